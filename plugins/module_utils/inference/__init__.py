@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The domain: what is known about inference hosts, engines and NCCL, as plain typed Python.
+
+Standard library only, Python 3.10 and newer, no knowledge of Ansible. Modules, filters and the programs in
+``scripts/`` are thin layers over it.
+"""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every program in ``scripts/`` shares: verbs, ``--json``, ``-`` for standard input, errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .findings import Report
+
+USAGE = 3
+"""Exit code of a call that could not be understood: nothing is known (as monitoring plugins do it)."""
+
+
+class ProgramError(Exception):
+    """Something the person at the keyboard can mend. The message names the file or option."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that exits with 3, since 2 means a critical finding."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+Verb = Callable[[argparse.Namespace], int]
+"""A verb's function: takes the parsed arguments, prints, returns the exit code."""
+
+
+class Program:
+    """A program with verbs. Options may stand anywhere after the verb."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name = name
+        self.description = description
+        self._verbs: dict[str, tuple[_Parser, Verb]] = {}
+
+    def verb(self, name: str, run: Verb, summary: str) -> argparse.ArgumentParser:
+        """Add a verb and return its parser, which already knows ``--json``."""
+        parser = _Parser(prog=f"{self.name} {name}", description=summary)
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        self._verbs[name] = (parser, run)
+        return parser
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the verb that ``argv`` names and return the exit code."""
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(self._help(), file=sys.stdout if arguments else sys.stderr)  # noqa: T201
+            return 0 if arguments else USAGE
+        verb, rest = arguments[0], arguments[1:]
+        if verb not in self._verbs:
+            return self._fail(f"no verb {verb!r}{nearest(verb, self._verbs)}\n{self._help()}")
+        parser, run = self._verbs[verb]
+        try:
+            return run(parser.parse_intermixed_args(rest))
+        except ProgramError as error:
+            return self._fail(str(error))
+        except BrokenPipeError:
+            sys.stderr.close()
+            return USAGE
+
+    def _fail(self, message: str) -> int:
+        print(f"{self.name}: {message}", file=sys.stderr)  # noqa: T201
+        return USAGE
+
+    def _help(self) -> str:
+        width = max(map(len, self._verbs), default=0)
+        verbs = "\n".join(f"  {name:<{width}}  {parser.description}" for name, (parser, _) in self._verbs.items())
+        return f"usage: {self.name} VERB ...\n\n{self.description}\n\n{verbs}\n\n{self.name} VERB --help says more."
+
+
+def nearest(word: str, known: Any) -> str:
+    """Return ``; did you mean 'X'?`` for the closest known word, else an empty string."""
+    close = difflib.get_close_matches(word, [str(k) for k in known], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def read_text(name: str) -> str:
+    """Return what the file ``name`` (``-``: standard input) holds. Bytes that are not UTF-8 are kept as U+FFFD."""
+    try:
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise ProgramError(f"{name}: {error.strerror}") from error
+    return raw.decode("utf-8", errors="replace")
+
+
+def read_document(name: str) -> Any:
+    """Return the JSON or YAML document in ``name``. YAML needs PyYAML, which a host may lack: JSON always works."""
+    text = read_text(name)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as json_error:
+        try:
+            import yaml
+        except ImportError:
+            raise ProgramError(f"{name}: not JSON ({json_error}), and PyYAML is not installed here") from json_error
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ProgramError(f"{name}: neither JSON nor YAML: {error}") from error
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON object, indented."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_report(report: Report, *, as_json: bool, **extra: Any) -> int:
+    """Print the report in the asked form and return its exit code; ``extra`` keys go into the JSON only."""
+    if as_json:
+        print_json(report.as_dict(**extra))
+    else:
+        print(report.as_text())  # noqa: T201
+    return report.exit_code
