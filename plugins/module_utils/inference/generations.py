@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generations of an instance: what is installed, what was proved good, and the way back.
+
+A generation is everything that decides what an instance runs: its release, the toolkit's version, its unit, drop-ins
+and settings. All of one instance's generations lie under ``/var/lib/inference/<instance>``, which is root's alone::
+
+    generations/<id>/manifest.json   what it consists of, with the content of every file
+    current.json                     the generation whose files are installed
+    last-known-good.json             the generation that last passed its smoke test
+
+Files are installed one by one and ``current.json`` is written last, so a run that is killed in between leaves a state
+that the next run recognises as unfinished and repeats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import managed_files
+from .managed_files import Entry
+
+SCHEMA = 1
+STATE_ROOT = Path("/var/lib/inference")
+RUNTIME_ROOT = Path("/run/inference")
+
+PLACEHOLDER = "@generation@"
+"""Stands in a file's content for the id of its generation, which cannot be known before the content is."""
+
+
+class GenerationError(Exception):
+    """A generation cannot be found or read."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation of one instance."""
+
+    instance: str
+    unit: str
+    release: str
+    """Id of the engine release, the name of its folder under ``/opt/inference/releases``."""
+    toolkit: str
+    """Version of the toolkit, the name of its folder under ``/usr/local/lib/inference``."""
+    files: tuple[Entry, ...]
+    """What makes it up, folders not included, with PLACEHOLDER where its id will stand."""
+
+    @property
+    def id(self) -> str:
+        """First 12 hex digits of a hash over everything above, each file's mode and owner included."""
+        return hashlib.sha256(json.dumps(self._facts(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "instance": self.instance,
+            "unit": self.unit,
+            "release": self.release,
+            "toolkit": self.toolkit,
+            "files": sorted((asdict(entry) for entry in self.files), key=lambda entry: entry["path"]),
+        }
+
+    def entries(self) -> list[Entry]:
+        """Return the files as they are installed, the folders that belong to them first."""
+        own = self.id
+        files = [replace(entry, content=entry.content.replace(PLACEHOLDER, own)) for entry in self.files]
+        return [*_folders(files), *files]
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the JSON form, from which the generation can be installed again."""
+        return {"id": self.id, **self._facts()}
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Generation:
+        """Read the JSON form. Raises GenerationError when its content does not have the id that it claims."""
+        generation = cls(
+            instance=manifest["instance"],
+            unit=manifest["unit"],
+            release=manifest["release"],
+            toolkit=manifest["toolkit"],
+            files=tuple(Entry(**entry) for entry in manifest["files"]),
+        )
+        if generation.id != manifest["id"]:
+            raise GenerationError(
+                f"generation {manifest['id']} of {generation.instance} was altered: its content has id {generation.id}"
+            )
+        return generation
+
+
+@dataclass
+class Difference:
+    """How the disk differs from a generation."""
+
+    plan: managed_files.Plan
+    drift: list[str] = field(default_factory=list)
+    """Paths that somebody changed by hand since the current generation was installed."""
+
+
+class Store:
+    """The generations of one instance on this host."""
+
+    def __init__(self, instance: str, root: Path = STATE_ROOT) -> None:
+        self.instance = instance
+        self.folder = root / instance
+
+    def current(self) -> str | None:
+        """Return the id of the generation that is installed, or None."""
+        return self._pointer("current")
+
+    def last_known_good(self) -> str | None:
+        """Return the id of the generation that last passed its smoke test, or None."""
+        return self._pointer("last-known-good")
+
+    def load(self, generation_id: str) -> Generation:
+        """Return a kept generation."""
+        file = self.folder / "generations" / generation_id / "manifest.json"
+        try:
+            return Generation.from_manifest(json.loads(file.read_text()))
+        except FileNotFoundError:
+            known = ", ".join(self.kept()) or "none"
+            raise GenerationError(f"{self.instance} has no generation {generation_id}; it has {known}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise GenerationError(f"{file}: not a generation's manifest ({error})") from error
+
+    def kept(self) -> list[str]:
+        """Return the ids of all kept generations, the newest first."""
+        manifests = (self.folder / "generations").glob("*/manifest.json")
+        return [file.parent.name for file in sorted(manifests, key=lambda file: -file.stat().st_mtime_ns)]
+
+    def compare(self, wanted: Generation) -> Difference:
+        """Compare the disk with the wanted generation, and with the one that was installed last."""
+        previous = self._installed()
+        keep = {entry.path for entry in wanted.files}
+        gone = [entry.path for entry in previous.files if entry.path not in keep] if previous else []
+        entries = [*wanted.entries(), *(Entry(path, "absent") for path in gone)]
+        drift = managed_files.plan(previous.entries()).paths if previous else []
+        return Difference(managed_files.plan(entries), drift)
+
+    def keep(self, generation: Generation) -> None:
+        """Write the generation's manifest, unless it is there already."""
+        folder = self.folder / "generations" / generation.id
+        if (folder / "manifest.json").is_file():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / "manifest.json", generation.manifest())
+
+    def installed(self, generation: Generation) -> None:
+        """Record that the generation's files are all in place."""
+        if self.current() != generation.id:
+            _write_json(self.folder / "current.json", {"id": generation.id, "at": _now()})
+
+    def promote(self, generation_id: str, evidence: Mapping[str, Any], keep: int) -> bool:
+        """Record that the generation passed its smoke test, and drop the oldest beyond ``keep``.
+
+        Returns True when that is news. ``evidence`` says what was measured.
+        """
+        if self.last_known_good() == generation_id:
+            return False
+        record = {"id": generation_id, "at": _now(), "previous": self.last_known_good(), "evidence": dict(evidence)}
+        _write_json(self.folder / "last-known-good.json", record)
+        self._prune(keep)
+        return True
+
+    def rollback_target(self) -> str | None:
+        """Return the generation to go back to: the last known good one, or if that is current the one before it."""
+        file = self.folder / "last-known-good.json"
+        record = json.loads(file.read_text()) if file.is_file() else {}
+        candidates = [record.get("id"), record.get("previous")]
+        return next((c for c in candidates if c and c != self.current() and c in self.kept()), None)
+
+    def _installed(self) -> Generation | None:
+        current = self.current()
+        return self.load(current) if current and current in self.kept() else None
+
+    def _prune(self, keep: int) -> None:
+        file = json.loads((self.folder / "last-known-good.json").read_text())
+        used = {self.current(), file["id"], file["previous"]}
+        for old in [g for g in self.kept() if g not in used][max(keep, 0) :]:
+            shutil.rmtree(self.folder / "generations" / old)
+
+    def _pointer(self, name: str) -> str | None:
+        file = self.folder / f"{name}.json"
+        if not file.is_file():
+            return None
+        found: str | None = json.loads(file.read_text()).get("id")
+        return found
+
+
+def running(instance: str, root: Path = RUNTIME_ROOT) -> str | None:
+    """Return the generation that the instance's supervisor says it was started with, or None."""
+    try:
+        state = json.loads((root / instance / "state.json").read_text())
+    except (OSError, ValueError):
+        return None
+    found = state.get("generation") if isinstance(state, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def releases_in_use(root: Path = STATE_ROOT) -> set[str]:
+    """Return the ids of all releases that any kept generation of any instance names."""
+    found = set()
+    for manifest in root.glob("*/generations/*/manifest.json"):
+        found.add(json.loads(manifest.read_text())["release"])
+    return found
+
+
+def _folders(files: Iterable[Entry]) -> list[Entry]:
+    """Return the folders that belong to a generation: its ``*.service.d`` and ``/etc/inference/<instance>``."""
+    wanted = []
+    for entry in files:
+        parent = Path(entry.path).parent
+        if parent.name.endswith(".d"):
+            folder = Entry(str(parent), "directory", mode=0o755)
+        elif parent.parent == Path("/etc/inference"):
+            folder = Entry(str(parent), "directory", mode=0o750, group=entry.group)
+        else:
+            continue
+        if folder not in wanted:
+            wanted.append(folder)
+    return wanted
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    content = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    managed_files.write(path, content.encode(), Entry(str(path), mode=0o600))
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

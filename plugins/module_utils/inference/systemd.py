@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this project needs of systemd: quoting for unit files, the state of a unit, and a check that believes stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+class SystemdError(Exception):
+    """systemctl or systemd-analyze could not do what was asked."""
+
+
+def quote(word: str, *, command: bool = False) -> str:
+    """Quote a word for a unit file (systemd.syntax, "Quoting"), so that systemd reads exactly ``word``.
+
+    ``%`` is doubled, since it begins a specifier; with ``command`` (ExecStart=) ``$`` as well, since it begins a
+    variable there.
+    """
+    text = word.replace("%", "%%")
+    text = text.replace("$", "$$") if command else text
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in text) + '"'
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Return an ExecStart= value, one option with its value a line, as ``systemctl cat`` will show it."""
+    lines: list[str] = []
+    for word in words:
+        quoted = quote(word, command=True)
+        if lines and not word.startswith("-") and lines[-1].startswith("--") and " " not in lines[-1]:
+            lines[-1] += " " + quoted
+        else:
+            lines.append(quoted)
+    return " \\\n  ".join(lines)
+
+
+def environment_line(settings: Mapping[str, str]) -> str:
+    """Return ``Environment=`` lines, one a variable, sorted by name."""
+    return "\n".join("Environment=" + quote(f"{name}={settings[name]}") for name in sorted(settings))
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """What ``systemctl show`` says of a unit."""
+
+    load: str
+    active: str
+    sub: str
+    result: str
+    status: str
+    """The text of STATUS=, empty when the service has sent none."""
+    main_pid: int
+    restarts: int
+    exit_code: str
+    """How the main process ended last, such as ``exited 1`` or ``killed 9``; empty while it never did."""
+
+    @property
+    def serving(self) -> bool:
+        """True once the service said READY=1 and has not stopped since."""
+        return self.active == "active"
+
+
+SHOWN = (
+    *("LoadState", "ActiveState", "SubState", "Result", "StatusText", "MainPID", "NRestarts"),
+    *("ExecMainCode", "ExecMainStatus"),
+)
+
+
+def unit_state(unit: str) -> UnitState:
+    """Ask systemd for the state of a unit. A unit that does not exist has load state ``not-found``."""
+    shown = systemctl("show", "--property=" + ",".join(SHOWN), "--", unit)
+    facts = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    how = {"1": "exited", "2": "killed", "3": "dumped"}.get(facts.get("ExecMainCode", "0"))
+    return UnitState(
+        load=facts.get("LoadState", ""),
+        active=facts.get("ActiveState", ""),
+        sub=facts.get("SubState", ""),
+        result=facts.get("Result", ""),
+        status=facts.get("StatusText", ""),
+        main_pid=int(facts.get("MainPID") or 0),
+        restarts=int(facts.get("NRestarts") or 0),
+        exit_code=f"{how} {facts.get('ExecMainStatus', '')}" if how else "",
+    )
+
+
+def enabled(unit: str) -> bool:
+    """Say whether the unit starts at boot."""
+    return systemctl("is-enabled", "--", unit, check=False).strip() == "enabled"
+
+
+def systemctl(*words: str, check: bool = True) -> str:
+    """Run systemctl and return what it prints."""
+    result = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=600)
+    if check and result.returncode:
+        raise SystemdError(f"systemctl {' '.join(words)}: {result.stderr.strip() or result.stdout.strip()}")
+    return result.stdout
+
+
+def verify(folder: Path, unit: str) -> list[str]:
+    """Check a unit and its drop-ins that lie in ``folder`` as they will lie in /etc/systemd/system.
+
+    ``systemd-analyze verify`` exits 0 on unknown keys and bad values (seen with 252) and only complains on stderr, so
+    every line there counts. Returns the complaints, an empty list when the unit is right.
+    """
+    result = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(folder / unit)],
+        env=os.environ | {"SYSTEMD_UNIT_PATH": f"{folder}:", "LC_ALL": "C"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    complaints = [line for line in result.stderr.splitlines() if line.strip()]
+    if result.returncode and not complaints:
+        complaints = [f"systemd-analyze verify exited {result.returncode} without a word"]
+    return complaints
+
+
+def journal(unit: str, lines: int = 30) -> list[str]:
+    """Return the last lines of a unit's journal, without timestamps; empty where it cannot be read."""
+    result = subprocess.run(
+        ["journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output=cat"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return result.stdout.splitlines()

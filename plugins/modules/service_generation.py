@@ -1,0 +1,194 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible adapter of ``inference.generations``."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: service_generation
+short_description: Install, prove or restore a generation of an instance
+description:
+  - A generation is everything that decides what an instance runs. Its files are checked with the host's own
+    C(systemd-analyze verify) before any of them is installed.
+  - Whether the service has to be (re)started is decided from state, by comparing the generation that the running
+    process was started with and the one on disk. So a play that was killed between the two heals on its next run.
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+options:
+  instance: {description: Name of the instance., type: str, required: true}
+  operation:
+    description:
+      - V(install) makes the given files the installed generation.
+      - V(promote) records that the installed generation passed its smoke test.
+      - V(restore) installs the last generation that passed, or the one named with O(generation).
+      - V(status) only looks.
+    type: str
+    choices: [install, promote, restore, status]
+    default: install
+  unit: {description: Name of the unit. Required to install., type: str}
+  release: {description: Id of the engine release. Required to install., type: str}
+  toolkit: {description: Version of the toolkit on the host. Required to install., type: str}
+  files:
+    description: As for M(managed_files); C(@generation@) in a content stands for the generation's id.
+    type: list
+    elements: dict
+  generation: {description: The generation to restore., type: str}
+  evidence: {description: What the smoke test measured; kept with V(promote)., type: dict, default: {}}
+  keep: {description: How many generations to keep beside those in use., type: int, default: 3}
+author: The inference toolkit's authors
+"""
+
+EXAMPLES = r"""
+- name: Record that the smoke test passed
+  service_generation:
+    instance: kimi
+    operation: promote
+    evidence: "{{ smoke.gate }}"
+"""
+
+RETURN = r"""
+generation: {description: Id of the generation that is installed afterwards., returned: success, type: str}
+running: {description: Id of the generation that the running process was started with., returned: success, type: str}
+action: {description: "What the service needs: V(none), V(start) or V(restart).", returned: success, type: str}
+last_known_good: {description: Id of the generation that last passed its smoke test., returned: success, type: str}
+previous: {description: Id of the generation that was installed before., returned: success, type: str}
+drift: {description: Files that were changed by hand since they were installed., returned: success, type: list}
+paths: {description: Files that were changed now., returned: success, type: list}
+unit: {description: Name of the unit., returned: success, type: str}
+active: {description: The unit's ActiveState., returned: success, type: str}
+status: {description: What the service says of itself (STATUS=)., returned: success, type: str}
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.inference import generations, managed_files, systemd
+
+ENTRY = {
+    "path": {"type": "path", "required": True},
+    "state": {"type": "str", "choices": ["file"], "default": "file"},
+    "content": {"type": "str", "required": True},
+    "mode": {"type": "str"},
+    "owner": {"type": "str", "default": "root"},
+    "group": {"type": "str", "default": "root"},
+}
+
+
+def wanted_generation(module: AnsibleModule, store: generations.Store) -> generations.Generation:
+    """Return the generation that is to be installed."""
+    given = module.params
+    if given["operation"] == "install":
+        files = tuple(map(managed_files.Entry.from_dict, given["files"]))
+        return generations.Generation(given["instance"], given["unit"], given["release"], given["toolkit"], files)
+    target = given["generation"] or store.rollback_target()
+    if target is None:
+        raise generations.GenerationError(
+            f"{given['instance']} has no generation to go back to: no other one ever passed its smoke test"
+        )
+    return store.load(target)
+
+
+def complaints(generation: generations.Generation) -> list[str]:
+    """Check the unit and its drop-ins with the host's own systemd, before they are installed."""
+    folder = Path(tempfile.mkdtemp(prefix="inference-verify."))
+    try:
+        for entry in generation.entries():
+            path = Path(entry.path)
+            if path.is_relative_to("/etc/systemd/system") and entry.state == "file":
+                staged = folder / path.relative_to("/etc/systemd/system")
+                staged.parent.mkdir(parents=True, exist_ok=True)
+                staged.write_text(entry.content)
+        return systemd.verify(folder, generation.unit)
+    finally:
+        shutil.rmtree(folder)
+
+
+def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
+    """Make the wanted generation the installed one."""
+    previous = store.current()
+    wanted = wanted_generation(module, store)
+    difference = store.compare(wanted)
+    changed = bool(difference.plan.changes) or previous != wanted.id
+    if changed and not module.check_mode:
+        said = complaints(wanted)
+        if said:
+            module.fail_json(msg=f"{wanted.unit} is not right; nothing was changed:\n  " + "\n  ".join(said))
+        store.keep(wanted)
+        managed_files.apply(difference.plan)
+        systemd.systemctl("daemon-reload")
+        store.installed(wanted)
+    return {
+        "changed": changed,
+        "generation": wanted.id,
+        "previous": previous,
+        "drift": difference.drift,
+        "paths": difference.plan.paths,
+        "diff": difference.plan.diff(),
+        "unit": wanted.unit,
+    }
+
+
+def look(store: generations.Store) -> dict[str, Any]:
+    """Report what is installed."""
+    current = store.current()
+    generation = store.load(current) if current else None
+    return {
+        "changed": False,
+        "generation": current,
+        "previous": current,
+        "drift": store.compare(generation).plan.paths if generation else [],
+        "paths": [],
+        "unit": generation.unit if generation else "",
+    }
+
+
+def action(unit: systemd.UnitState, running: str | None, generation: str | None) -> str:
+    """Say what the service needs so that it runs the installed generation."""
+    if unit.active in ("inactive", "failed", ""):
+        return "start"
+    return "none" if running == generation and unit.serving else "restart"
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "instance": {"type": "str", "required": True},
+            "operation": {"type": "str", "choices": ["install", "promote", "restore", "status"], "default": "install"},
+            "unit": {"type": "str"},
+            "release": {"type": "str"},
+            "toolkit": {"type": "str"},
+            "files": {"type": "list", "elements": "dict", "options": ENTRY},
+            "generation": {"type": "str"},
+            "evidence": {"type": "dict", "default": {}},
+            "keep": {"type": "int", "default": 3},
+        },
+        required_if=[("operation", "install", ("unit", "release", "toolkit", "files"))],
+        supports_check_mode=True,
+    )
+    store = generations.Store(module.params["instance"])
+    try:
+        changes = module.params["operation"] in ("install", "restore")
+        result = install(module, store) if changes else look(store)
+        if module.params["operation"] == "promote" and result["generation"] and not module.check_mode:
+            result["changed"] = store.promote(result["generation"], module.params["evidence"], module.params["keep"])
+        unit = systemd.unit_state(result["unit"]) if result["unit"] else None
+    except (generations.GenerationError, managed_files.ManagedFilesError, systemd.SystemdError) as error:
+        module.fail_json(msg=str(error))
+    running = generations.running(module.params["instance"])
+    module.exit_json(
+        **result,
+        running=running,
+        last_known_good=store.last_known_good(),
+        action=action(unit, running, result["generation"]) if unit else "start",
+        active=unit.active if unit else "",
+        status=unit.status if unit else "",
+    )
+
+
+if __name__ == "__main__":
+    main()
