@@ -7,7 +7,9 @@ Reading uv's answer needs Python 3.11 (tomllib): resolving is the controller's w
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -16,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .locks import Target, normalise
+from .locks import Lock, Pin, Target, normalise
+from .wheelhouse import Download
 
 PLATFORM = "x86_64-manylinux_2_35"
 """Locks are for x86-64 Linux with glibc 2.35 (Ubuntu 22.04) or newer: the oldest that the toolkit supports."""
@@ -86,6 +89,15 @@ class Candidate:
         return Path(urllib.parse.unquote(parts.path)) if parts.scheme == "file" else None
 
 
+def find_uv() -> str:
+    """Return uv: the one beside this Python, else the one in PATH."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise ResolveError("uv is not here; install what requirements.txt names")
+    return found
+
+
 def target(python: str) -> Target:
     """Return what locks for this Python are made for."""
     return Target(python, GLIBC)
@@ -122,7 +134,7 @@ def read_pylock(text: str) -> list[Candidate]:
     """Return the wheels of a ``pylock.toml`` (PEP 751)."""
     if sys.version_info < (3, 11):
         raise ResolveError("resolving needs Python 3.11 or newer: run this on the controller's Python")
-    import tomllib
+    tomllib = importlib.import_module("tomllib")  # by name: the type checker reads this file as Python 3.10
 
     return [
         _candidate(package, wheel)
@@ -142,3 +154,21 @@ def _candidate(package: Mapping[str, Any], wheel: Mapping[str, Any]) -> Candidat
         size=wheel.get("size"),
         sha256=wheel["hashes"]["sha256"],
     )
+
+
+def locate(uv: str, locks: Iterable[Lock], wanted: Iterable[Pin], sources: Sources) -> list[Download]:
+    """Return where each wanted file of the locks is. Raises ResolveError that names files no source has."""
+    left = {pin.file: pin for pin in wanted}
+    downloads = []
+    for lock in locks:
+        for local in {pin.local for pin in lock.pins if pin.file in left}:
+            lines = [f"{pin.name}=={pin.version}" for pin in lock.pins if pin.file in left and pin.local == local]
+            options = sources.backend(local)
+            for candidate in resolve(uv, lines, lock.python, sources, no_deps=True, options=options):
+                pin = left.get(candidate.file)
+                if pin and pin.sha256 == candidate.sha256:
+                    downloads.append(Download(left.pop(candidate.file), candidate.url))
+    if left:
+        names = ", ".join(f"{pin.file} (sha256 {pin.sha256})" for pin in left.values())
+        raise ResolveError(f"no source offers, with the hash of the lock: {names}")
+    return downloads

@@ -7,6 +7,8 @@ schema declared the import succeeds; calling the operator still fails, because n
 The ``.pth`` file beside this module imports it when the interpreter starts, before any other import.
 """
 
+from __future__ import annotations
+
 import sys
 
 BOXES = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -16,18 +18,19 @@ OPERATORS = ("nms", "qnms")
 class _BeforeTorchvision:
     """An import hook that finds nothing, and declares the operators on the way. It acts once."""
 
-    def __init__(self):
-        self.library = None
+    def __init__(self) -> None:
+        self.library: object = None
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
         """Declare the operators when ``torchvision`` is looked for; leave the finding to the usual finders."""
         if name == "torchvision" and self.library is None:
             import torch
 
             if not torch.backends.cuda.is_built():
-                self.library = torch.library.Library("torchvision", "FRAGMENT")
+                # kept: the declarations go when the library object goes
+                self.library = library = torch.library.Library("torchvision", "FRAGMENT")
                 for operator in OPERATORS:
-                    self.library.define(operator + BOXES)
+                    library.define(operator + BOXES)
 
 
 sys.meta_path.insert(0, _BeforeTorchvision())
