@@ -29,37 +29,51 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
+def _parser(name: str, description: str) -> _Parser:
+    parser = _Parser(prog=name, description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
 Verb = Callable[[argparse.Namespace], int]
 """A verb's function: takes the parsed arguments, prints, returns the exit code."""
 
 
 class Program:
-    """A program with verbs. Options may stand anywhere after the verb."""
+    """A program with verbs, or (``only``) without. Options may stand anywhere after the verb."""
 
     def __init__(self, name: str, description: str) -> None:
         self.name = name
         self.description = description
         self._verbs: dict[str, tuple[_Parser, Verb]] = {}
+        self._only: tuple[_Parser, Verb] | None = None
 
     def verb(self, name: str, run: Verb, summary: str) -> argparse.ArgumentParser:
         """Add a verb and return its parser, which already knows ``--json``."""
-        parser = _Parser(prog=f"{self.name} {name}", description=summary)
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        self._verbs[name] = (parser, run)
-        return parser
+        self._verbs[name] = (_parser(f"{self.name} {name}", summary), run)
+        return self._verbs[name][0]
+
+    def only(self, run: Verb) -> argparse.ArgumentParser:
+        """Make this a program without verbs and return its parser, which already knows ``--json``."""
+        self._only = (_parser(self.name, self.description), run)
+        return self._only[0]
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the verb that ``argv`` names and return the exit code."""
         arguments = list(sys.argv[1:] if argv is None else argv)
+        if self._only:
+            return self._call(*self._only, arguments)
         if not arguments or arguments[0] in ("-h", "--help"):
-            print(self._help(), file=sys.stdout if arguments else sys.stderr)  # noqa: T201
+            print(self._help(), file=sys.stdout if arguments else sys.stderr)
             return 0 if arguments else USAGE
         verb, rest = arguments[0], arguments[1:]
         if verb not in self._verbs:
             return self._fail(f"no verb {verb!r}{nearest(verb, self._verbs)}\n{self._help()}")
-        parser, run = self._verbs[verb]
+        return self._call(*self._verbs[verb], rest)
+
+    def _call(self, parser: _Parser, run: Verb, arguments: list[str]) -> int:
         try:
-            return run(parser.parse_intermixed_args(rest))
+            return run(parser.parse_intermixed_args(arguments))
         except ProgramError as error:
             return self._fail(str(error))
         except BrokenPipeError:
