@@ -8,7 +8,6 @@ everything and decides; :meth:`Plan.execute` writes, and writes nothing when one
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from . import source_edit
 from .patch_entry import DEFAULT, Clause, Condition, Edit, Entry, LedgerError, choose, content_id, load
 from .patched_tree import Change, Tree, sweep, write
+from .release_wheels import order
 from .source_edit import EditError, Span
 
 __all__ = [
@@ -80,8 +80,8 @@ def _site(tree: Tree, edit: Edit, mark: str) -> _Site:
     except EditError as error:
         return _Site(edit, mark, problem=f"{edit.file}: {error}")
     if len(spans) != 1:
-        first_line = edit.anchor.strip().splitlines()[0]
-        return _Site(edit, mark, problem=f"{place}: the code `{first_line}` is there {len(spans)} times, expected once")
+        code = source_edit.headline(edit.anchor)
+        return _Site(edit, mark, problem=f"{place}: the code `{code}` is there {len(spans)} times, expected once")
     return _Site(edit, mark, source_edit.mark_line(source, mark), spans[0])
 
 
@@ -110,7 +110,7 @@ def _is_present(tree: Tree, condition: Condition) -> bool:
         if condition.keyword:
             values = source_edit.keyword_values(syntax, condition.within, condition.keyword)
             return any(condition.contains in value for value in values if isinstance(value, list | tuple))
-        return bool(source_edit.find(syntax, condition.within, source_edit.pattern(condition.code)))
+        return source_edit.holds(syntax, condition.within, source_edit.pattern(condition.code))
     except EditError:
         return False
 
@@ -193,13 +193,9 @@ def _provenance(tree: Tree, sites: Iterable[_Site]) -> str:
 
 def _age(tree: Tree, entry: Entry) -> str:
     version = tree.version()
-    if not version or not entry.releases or _order(version) <= _order(entry.releases[-1]):
+    if not version or not entry.releases or order(version) <= order(entry.releases[-1]):
         return ""
     return f"; {version} is newer than {entry.releases[-1]}, the last release that this was measured on"
-
-
-def _order(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,12 @@ class Entry:
         """Return the files that the patch may change."""
         return sorted({edit.file for variant in self.variants for edit in variant.edits})
 
+    @property
+    def asked(self) -> list[str]:
+        """Return the files that the patch's state depends on."""
+        clauses = (*self.upstream, *self.not_needed, *self.needs)
+        return sorted({*self.files, *(condition.file for clause in clauses for condition in clause.when)})
+
 
 _CONTENT = ("id", "upstream", "not_needed", "needs", "variants")
 """What of an entry decides about the code that lands on a host. Wording may change without making another release."""

@@ -50,6 +50,11 @@ def pattern(code: str) -> list[ast.stmt]:
     return parse(textwrap.dedent(code).encode()).body
 
 
+def headline(code: str) -> str:
+    """Return the first statement of ``code``, or its header, on one line."""
+    return ast.unparse(pattern(code)[0]).splitlines()[0]
+
+
 def find(tree: ast.Module, within: str, wanted: Sequence[ast.stmt]) -> list[Span]:
     """Return where the statements ``wanted`` follow each other in a scope (``Class.method``; an empty one: the file).
 
@@ -62,6 +67,14 @@ def find(tree: ast.Module, within: str, wanted: Sequence[ast.stmt]) -> list[Span
             if all(map(_matches, wanted, candidate)):
                 found.append(Span(_first_line(candidate[0]), candidate[-1].end_lineno or candidate[-1].lineno))
     return found
+
+
+def holds(tree: ast.Module, within: str, wanted: Sequence[ast.stmt]) -> bool:
+    """Tell whether the scope has the statements ``wanted``; a lone expression may stand inside a statement."""
+    if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
+        expression = wanted[0].value
+        return any(_matches(expression, node) for node in ast.walk(_scope(tree, within)) if isinstance(node, ast.expr))
+    return bool(find(tree, within, wanted))
 
 
 def keyword_values(tree: ast.Module, within: str, name: str) -> list[Any]:
