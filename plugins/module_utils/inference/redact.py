@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes secrets out of a text before it is shown: in arguments, variables, JSON, headers, and by their form."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "[redacted]"
+
+SENSITIVE_NAME = (
+    r"(?:[a-z0-9]{1,30}[_-]){0,6}(?:api[_-]?keys?|auth[_-]?token|access[_-]?token|hf[_-]token|hugging[_-]?face(?:[_-]hub)?[_-]token"
+    r"|secret(?:[_-](?:access[_-])?key)?|password|passwd|keyfile[_-]password|hub[_-]token)"
+)
+"""Names of settings whose value is a secret; ``token`` alone is not one (engines count tokens in every line)."""
+
+_EMPTY = r"(?:none|null|true|false|\[redacted\]|\*+)(?![^\s,;)}\]'\"])"
+_VALUE = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\";)}\]]+)"
+
+_FLAG = re.compile(
+    rf"(?P<name>--{SENSITIVE_NAME})(?P<gap>=|\s+|['\"],\s*)(?!--|{_EMPTY})(?P<value>{_VALUE})", re.IGNORECASE
+)
+_SETTING = re.compile(
+    rf"(?<![\w-])(?P<name>['\"]?{SENSITIVE_NAME}['\"]?)(?P<gap>\s*[=:]\s*)(?!{_EMPTY}|''|\"\")(?P<value>{_VALUE})",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic))(?P<gap>\s+)(?P<value>[A-Za-z0-9._~+/=-]{6,})", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+)
+_QUICK = re.compile(r"key|token|secret|passw|bearer|basic|sk-|hf_|nvapi|gh[pousr]_|AKIA", re.IGNORECASE)
+
+EXAMPLE = re.compile(r"\$\{?\w+\}?|%d/|\$CREDENTIALS_DIRECTORY|<[^>]*>|/\S*", re.ASCII)
+"""Values that only point at a secret: a variable, a credential path, a placeholder, a file."""
+
+
+def redact(text: str) -> str:
+    """Return ``text`` with every secret's value replaced by ``[redacted]``; names stay."""
+    if not _QUICK.search(text):
+        return text
+    for pattern in (_FLAG, _SETTING, _HEADER):
+        text = pattern.sub(lambda found: f"{found['name']}{found['gap']}{HIDDEN}", text)
+    return _TOKEN.sub(HIDDEN, text)
+
+
+def secret_names(text: str) -> list[str]:
+    """Return the names under which ``text`` shows a secret in clear; a reference to a file or variable is none."""
+    found: list[str] = []
+    for pattern in (_FLAG, _SETTING, _HEADER):
+        for match in pattern.finditer(text):
+            if not EXAMPLE.fullmatch(match["value"].strip("'\"")):
+                found.append(match["name"].strip("'\""))
+    if not found and _TOKEN.search(text):
+        found.append("a token")
+    return found

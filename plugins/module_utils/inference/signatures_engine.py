@@ -1,0 +1,933 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known lines of engines and of the libraries under them. The first row that matches a line counts.
+
+Sources name the release in which the wording was read: SGLang 0.5.9 and 0.5.23, vLLM 0.33.0, FlashInfer 0.6.3
+and 0.7.2, NCCL 2.30.7, or the public thread in which it was reported.
+"""
+
+from __future__ import annotations
+
+from .signature import Signature
+
+SGLANG = "SGLang 0.5.23"
+VLLM = "vLLM 0.33.0"
+FLASHINFER = "FlashInfer 0.7.2"
+NCCL = "NCCL 2.30.7"
+TORCH = "PyTorch"
+HUB = "huggingface_hub and transformers"
+
+NETWORK: tuple[Signature, ...] = (
+    Signature(
+        id="port-in-use",
+        level="critical",
+        cause="port",
+        words=("address", "port", "98", "eaddrinuse", "distnetworkerror"),
+        pattern=r"address already in use|\[Errno 98\]|EADDRINUSE|address in use"
+        r"|\bport \d+ is (?:already )?in use|Port is already (?:in use|allocated)|port_?\w* (?:at|is) .*not available"
+        r"|is used by a process already|server socket has failed to (?:listen|bind)",
+        what="the port is taken",
+        expected="a port that nothing listens on when the engine starts",
+        fix="find the owner with `ss -ltnp 'sport = :PORT'` (and a predecessor's workers with `pgrep -af "
+        "'sglang|vllm'`), stop it or choose another port; a port in TIME_WAIT is free after a minute: restart no "
+        "faster (RestartSec=)",
+        source=f"{SGLANG} srt/utils/network.py, uvicorn, asyncio; vllm#9737, vllm#7514",
+    ),
+    Signature(
+        id="too-many-open-files",
+        level="critical",
+        cause="limits",
+        words=("open", "24", "emfile"),
+        pattern=r"Too many open files|\[Errno 24\]|\bEMFILE\b",
+        what="the process ran out of file descriptors",
+        expected="LimitNOFILE=1048576 in the unit",
+        fix="set LimitNOFILE=1048576 in the unit and restart it",
+        source="Linux errno(3)",
+    ),
+    Signature(
+        id="locked-memory-limit",
+        level="critical",
+        cause="limits",
+        words=("memlock", "rlimit_memlock", "mlock", "cudahostregister", "ibv_reg_mr", "ibv_create_cq", "pin"),
+        pattern=r"RLIMIT_MEMLOCK|memlock (?:limit|is)|mlock.*(?:Cannot allocate|failed|not permitted)"
+        r"|(?:cudaHostRegister|ibv_reg_mr|ibv_create_cq).*(?:fail|Cannot allocate|error)|(?:failed"
+        r"|unable) to pin (?:host )?memory",
+        what="memory could not be locked (pinned)",
+        expected="LimitMEMLOCK=infinity in the unit",
+        fix="set LimitMEMLOCK=infinity in the unit and restart it",
+        source="Linux setrlimit(2), NCCL troubleshooting guide",
+    ),
+    Signature(
+        id="task-limit",
+        level="critical",
+        cause="limits",
+        words=("thread", "pthread_create", "fork", "blas_thread_init", "libgomp"),
+        pattern=r"can't start new thread|pthread_create.*(?:failed|Resource temporarily)"
+        r"|fork rejected by pids controller|blas_thread_init: .*failed|libgomp: Thread creation failed"
+        r"|fork: (?:retry: )?Resource temporarily",
+        what="the limit of tasks (threads and processes) is reached",
+        expected="TasksMax=infinity, or well above a few thousand, in the unit",
+        fix="raise TasksMax= in the unit (and the user's nproc limit) and restart it",
+        source="CPython, OpenBLAS, Linux cgroup pids controller",
+    ),
+)
+
+MEMORY: tuple[Signature, ...] = (
+    Signature(
+        id="gpu-memory-in-use",
+        level="critical",
+        cause="gpu-memory",
+        words=("memory",),
+        pattern=r"Free memory on device .*less than|memory capacity is unbalanced|Error in memory profiling",
+        what="something else already holds GPU memory",
+        expected="free GPU memory when the engine starts",
+        fix="list the owners with `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` and stop them "
+        "(workers of a predecessor: `pgrep -af 'VLLM::|sglang'`); limit restarts (StartLimitBurst=), since a retry "
+        "cannot help while they live",
+        source=f"{VLLM} v1/worker/utils.py, {SGLANG} srt/distributed/bootstrap.py; eugr/spark-vllm-docker#257",
+    ),
+    Signature(
+        id="cuda-out-of-memory",
+        level="critical",
+        cause="out-of-memory",
+        words=(
+            "memory",
+            "outofmemoryerror",
+            "cudaerrormemoryallocation",
+            "cuda_error_out_of_memory",
+            "cublas_status_alloc_failed",
+        ),
+        pattern=r"CUDA out of memory|CUDA error: out of memory|\bOutOfMemoryError\b|cudaErrorMemoryAllocation"
+        r"|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure \d* ?'out of memory'",
+        what="the GPU ran out of memory",
+        expected="weights, KV cache, graphs and NCCL's buffers fit, with room for the largest prefill",
+        fix="lower --mem-fraction-static (SGLang) or --gpu-memory-utilization (vLLM), --chunked-prefill-size, "
+        "--cuda-graph-max-bs or the context length; NCCL_BUFFSIZE times channels times peers counts too; make sure "
+        "no other process holds memory",
+        source=f"{TORCH} c10/cuda, CUDA runtime",
+    ),
+    Signature(
+        id="kv-cache-too-small",
+        level="critical",
+        cause="out-of-memory",
+        words=("memory", "cache"),
+        pattern=r"No available memory for the cache blocks|larger than the available KV cache memory"
+        r"|Not enough memory\. Please try to increase"
+        r"|larger than the maximum number of tokens that can be stored in KV cache",
+        what="after the weights no room is left for the KV cache",
+        expected="room for at least one request of the model's context length",
+        fix="raise --mem-fraction-static (SGLang) or --gpu-memory-utilization (vLLM) if the GPU has memory left, "
+        "shorten --context-length / --max-model-len, quantise the KV cache, or use more GPUs (--tp)",
+        source=f"{SGLANG} srt/model_executor/pool_configurator.py, {VLLM} v1/core/kv_cache_planning.py",
+    ),
+    Signature(
+        id="kv-cache-full",
+        level="info",
+        cause="load",
+        words=("retract", "retracted_reqs", "preempted"),
+        pattern=r"KV cache pool is full|#retracted_reqs: [1-9]|is preempted by",
+        what="the KV cache filled up and requests were put back",
+        expected="few of these under the intended load",
+        fix="if it repeats: lower the number of running requests, or give the KV cache more memory",
+        source=f"{SGLANG} srt/managers/scheduler.py",
+    ),
+    Signature(
+        id="worker-killed",
+        level="critical",
+        cause="host-memory",
+        words=("code", "exitcode"),
+        pattern=r"(?:died|crashed|exited).*exit ?code:? ?-9",
+        what="a worker was killed with SIGKILL, most often by the kernel for lack of host memory",
+        expected="workers that end only when the engine ends them",
+        fix="look for `Out of memory: Killed process` in `journalctl -k` and for MemoryMax= of the unit; host memory "
+        "has to hold what is loaded at once, pinned buffers and the page cache of the weights",
+        source=f"{SGLANG} srt/entrypoints/engine.py, srt/utils/watchdog.py, {VLLM} v1/executor/multiproc_executor.py",
+    ),
+    Signature(
+        id="dev-shm-full",
+        level="critical",
+        cause="shm",
+        words=("shm", "shared", "bus", "shm_open"),
+        pattern=r"/dev/shm/.*(?:No space left|Cannot allocate)|shared memory (?:segment|file) .*No space left"  # noqa: S108 - no file is made there
+        r"|\bBus error\b|insufficient shared memory|unable to (?:open|allocate|mmap|write|resize) (?:to )?shared memory"
+        r"|shm_open.*(?:fail|No space)|No space left on device.*(?:shm|shared mem)",
+        what="/dev/shm is full",  # noqa: S108 - no file is made there
+        expected="a /dev/shm of its own for each instance, large enough for NCCL and the engine, empty at the start",
+        fix="`df -h /dev/shm`, remove what crashed runs left (nccl-*, psm_*, torch_*, sem.* of the service's "
+        "user, when no engine runs), give the unit TemporaryFileSystem=/dev/shm:mode=1777,size=... (a "
+        "container: --ipc=host or --shm-size)",
+        source=f"{NCCL} src/misc/shmutils.cc, {TORCH} DataLoader; llm-d#352",
+    ),
+    Signature(
+        id="disk-full",
+        level="critical",
+        cause="disk",
+        words=("space", "28", "quota"),
+        pattern=r"No space left on device|\[Errno 28\]|Disk quota exceeded",
+        what="a file system is full",
+        expected="room for weights, JIT caches and logs",
+        fix="`df -h` on the paths in the line; JIT caches of old releases may be removed while their engine is stopped",
+        source="Linux errno(3)",
+    ),
+)
+
+MODEL: tuple[Signature, ...] = (
+    Signature(
+        id="model-not-readable",
+        level="critical",
+        cause="model",
+        words=("permission", "permissionerror"),
+        pattern=r"(?:Permission denied|PermissionError).*(?:\.safetensors|config\.json|tokenizer\w*\.json|\.gguf"
+        r"|/snapshots/|/blobs/|['\" ]/(?:srv|data|mnt|opt|models?)/[^'\" ]*models?|['\" ]/models?[/'\"])",
+        what="the service's user may not read the model",
+        expected="directories 0755 (or group-readable) and files 0644 for the service's user",
+        fix="`sudo -u USER test -r FILE`, then `chmod -R u=rwX,go=rX MODEL_DIR` and check each parent directory; "
+        "converters leave 0600",
+        source="CPython, seen with converted weights of mode 0600",
+    ),
+    Signature(
+        id="model-not-found",
+        level="critical",
+        cause="model",
+        words=(
+            "repo",
+            "repository",
+            "identifier",
+            "config",
+            "hfvalidationerror",
+            "model",
+            "file",
+            "weights",
+            "repositorynotfounderror",
+        ),
+        pattern=r"Repo id must|HFValidationError|RepositoryNotFoundError"
+        r"|is not a local folder and is not a valid model identifier|Invalid repository ID or local directory"
+        r"|Incorrect path_or_model_id|Can't load the configuration of"
+        r"|does not appear to have (?:a file named (?:config\.json|pytorch_model|model\.safetensors)|files named)"
+        r"|No such file or directory: '[^']*(?:/config\.json|model\.safetensors\.index\.json)"
+        r"|Cannot find (?:any )?(?:the )?model weights|Unrecognized model in |model(?:_path"
+        r"| path)?\b.{0,200}does(?: not|n't) exist",
+        what="the model is not where the engine looks for it",
+        expected="a local directory with config.json, tokenizer and weights, or a repository that the host can reach",
+        fix="check --model-path / --model on the host (`ls MODEL_DIR/config.json`), spelling and case, the mount, and "
+        "that the unit's sandbox lets the service see the path (ProtectHome= hides /home)",
+        source=f"{HUB}, {VLLM} transformers_utils/config.py",
+    ),
+    Signature(
+        id="model-shard-broken",
+        level="critical",
+        cause="model",
+        words=(
+            "safetensors",
+            "safetensorerror",
+            "deserializing",
+            "incompletemetadata",
+            "metadataincompletebuffer",
+            "headertoolarge",
+            "checkpoint",
+            "invalidheaderdeserialization",
+        ),
+        pattern=r"SafetensorError|Error while deserializing header|MetadataIncompleteBuffer|HeaderTooLarge"
+        r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
+        r"|\.safetensors.*(?:No such file|not found|does not exist|missing)|not initialized from checkpoint",
+        what="a weight file is missing or cut off",
+        expected="every shard that model.safetensors.index.json names, whole",
+        fix="compare the shards with model.safetensors.index.json and with their published sizes or hashes; fetch the "
+        "broken ones again",
+        source="safetensors, vLLM and SGLang weight loaders",
+    ),
+    Signature(
+        id="trust-remote-code-needed",
+        level="critical",
+        cause="model",
+        words=("trust_remote_code",),
+        pattern=r"(?:set|pass|use|option|argument|setting)\b.{0,60}trust_remote_code ?=? ?(?:True)?",
+        what="the model needs code that ships with its weights",
+        expected="a model that the engine knows, or --trust-remote-code after a review of that code",
+        fix="prefer a release that knows the model; otherwise review the model's *.py, pin its revision and set "
+        "--trust-remote-code",
+        source=HUB,
+    ),
+    Signature(
+        id="model-architecture-unknown",
+        level="critical",
+        cause="model",
+        words=("architecture", "architectures"),
+        pattern=r"Model architectures? .*(?:not supported|failed to be inspected)|does not recognize this architecture"
+        r"|Unsupported (?:model )?architectures?:? ?\[",
+        what="this engine release does not know the model's architecture",
+        expected="an engine release (and transformers) that lists it",
+        fix="take a newer engine release; do not restart: it fails the same way each time",
+        source=f"{VLLM} model_executor/models/registry.py, {HUB}",
+    ),
+    Signature(
+        id="tokenizer-mismatch",
+        level="critical",
+        cause="model",
+        words=("tokenizer", "untagged", "tiktoken", "sentencepiece", "processing"),
+        pattern=r"Tokenizer class \S+ does not exist|did not match any variant of untagged enum|Can't load tokenizer"
+        r"|Couldn't instantiate the backend tokenizer|Converting from (?:SentencePiece|Tiktoken).*failed"
+        r"|Unrecognized processing class",
+        what="the installed transformers/tokenizers cannot read the model's tokenizer",
+        expected="the transformers and tokenizers versions that the engine release pins, and a whole tokenizer.json",
+        fix="install the engine from its lock file; compare `pip list` with it; fetch tokenizer files again if "
+        "they are cut off",
+        source=HUB,
+    ),
+    Signature(
+        id="hub-access-denied",
+        level="critical",
+        cause="download",
+        words=("401", "403", "gated", "gatedrepoerror"),
+        pattern=r"(?:401|403) Client Error.*(?:huggingface|hf\.co)|GatedRepoError|Cannot access gated repo"
+        r"|(?:huggingface|hf\.co)\S*.*\b(?:401 Unauthorized|403 Forbidden)",
+        what="the model hub refused access",
+        expected="weights on the host, or a token that may read the repository",
+        fix="fetch the weights beforehand with an account that accepted the licence; give HF_TOKEN by a credential "
+        "file, never in the unit",
+        source=HUB,
+    ),
+    Signature(
+        id="hub-unreachable",
+        level="critical",
+        cause="download",
+        words=("huggingface", "localentrynotfounderror", "outgoing", "offline", "offlinemodeisenabled"),
+        pattern=r"LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled"
+        r"|couldn't connect to '?https://huggingface|Cannot reach https://huggingface"
+        r"|huggingface\.co.*(?:Max retries|timed out|Name or service not known|name resolution|Connection refused)",
+        what="a file of the model is not on the host and the hub cannot be reached",
+        expected="everything the engine needs on local disk, with HF_HUB_OFFLINE=1",
+        fix="fetch the whole snapshot beforehand and pass its local path",
+        source=HUB,
+    ),
+)
+
+ARCHITECTURE: tuple[Signature, ...] = (
+    Signature(
+        id="no-kernel-image",
+        level="critical",
+        cause="unsupported",
+        words=("kernel", "cudaerrornokernelimagefordevice", "cuda_error_no_binary_for_gpu", "pytorch", "device"),
+        pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU"
+        r"|not compatible with the current PyTorch installation|invalid device function",
+        what="a library was built without kernels for this GPU's architecture",
+        expected="wheels with sm_120 kernels (or PTX for it): PyTorch built for CUDA 12.8 or newer and the "
+        "engine's pinned kernel package",
+        fix="install the engine's locked set of wheels; check `python -c 'import torch; "
+        "print(torch.cuda.get_arch_list())'` for sm_120",
+        source=f"CUDA runtime, {TORCH}",
+    ),
+    Signature(
+        id="shared-memory-over-limit",
+        level="critical",
+        cause="unsupported",
+        words=("shared", "outofresources", "resources", "smem"),
+        pattern=r"out of resource: shared memory|\bOutOfResources\b|Required: \d+, Hardware limit: \d+"
+        r"|too many resources requested for launch|(?:shared memory|smem)[^.]{0,60}(?:exceed|over the limit"
+        r"|larger than)",
+        what="a kernel's tile needs more shared memory than this GPU has (101,376 bytes a block on SM120)",
+        expected="a kernel or tuned configuration sized for SM120",
+        fix="SGLang 0.5.9 or newer for the extend attention; --attention-backend flashinfer; a MoE configuration for "
+        "this GPU (SGLANG_MOE_CONFIG_DIR); a smaller block size; restarting does not help",
+        source="Triton; sglang#14322, sglang#17235, sglang#27962",
+    ),
+    Signature(
+        id="fusion-unsupported-architecture",
+        level="critical",
+        cause="unsupported",
+        words=("architectures", "multicasting"),
+        pattern=r"No supported CUDA architectures found|Device does not support multicasting",
+        what="FlashInfer has no kernel of this kind for the GPU's architecture (the all-reduce fusion crash on SM120)",
+        expected="all-reduce fusion off on SM120",
+        fix="do not enable FlashInfer all-reduce fusion here; leave SGLang 0.5.7, which switches it on by itself; use "
+        "0.5.8 or newer",
+        source=f"{FLASHINFER} compilation_context.py and comm/mnnvl.py; sglang#15650",
+    ),
+    Signature(
+        id="trtllm-unsupported-architecture",
+        level="critical",
+        cause="unsupported",
+        words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "tllmgenfmharunner"),
+        pattern=r"TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[_-](?:gen|mla|mha)\b.*(?:not supported"
+        r"|unsupported|only support|requires? (?:an? )?SM)",
+        what="TensorRT-LLM attention kernels exist for SM100 only; this GPU is another architecture",
+        expected="--attention-backend flashinfer (BF16 KV cache) or triton on SM120",
+        fix="replace --attention-backend trtllm_mla (and trtllm_mha for prefill) by flashinfer",
+        source="FlashInfer 0.6.3 TllmGenFmhaRunner; sglang#24633, flashinfer#3263",
+    ),
+    Signature(
+        id="deepgemm-unsupported",
+        level="critical",
+        cause="unsupported",
+        words=("deep_gemm", "deepgemm", "assertion"),
+        pattern=r"deep_?gemm.*(?:Assertion|Unsupported|Unknown|not supported|RuntimeError)"
+        r"|Assertion error \(.*(?:deep_?gemm|attention\.hpp|gemm\.hpp|jit_kernels|csrc/apis|layout\.hpp)",
+        what="DeepGEMM has no kernel for this GPU",
+        expected="DeepGEMM off on SM120 in SGLang before 0.5.13 and for attention backends that need it",
+        fix="set SGLANG_ENABLE_JIT_DEEPGEMM=0 (vLLM: VLLM_USE_DEEP_GEMM=0), or take SGLang 0.5.13 or newer; DSA models "
+        "need a backend that supports SM120",
+        source="DeepGEMM; sglang#18870, sglang#26087, sglang#29562",
+    ),
+    Signature(
+        id="jit-toolchain-too-old",
+        level="critical",
+        cause="jit",
+        words=("sm75", "requires", "nvcc", "gpu", "ptx", "unsupported_ptx", "unsupportedptxversion"),
+        pattern=r"FlashInfer requires GPUs with sm75|SM 12\S* requires CUDA"
+        r"|nvcc fatal\s*:\s*Unsupported gpu architecture|is not defined for option 'gpu-(?:name"
+        r"|architecture)'|PTX was compiled with an unsupported toolchain|UNSUPPORTED_?PTX",
+        what="the CUDA toolkit or driver is too old to build or run kernels for this GPU",
+        expected="CUDA toolkit 12.9 or newer (13.0 for current releases) and a driver at least as new",
+        fix="point CUDA_HOME at a toolkit of the engine's CUDA version (`$CUDA_HOME/bin/nvcc --version`) and clear the "
+        "JIT cache",
+        source=f"{FLASHINFER} compilation_context.py and jit/core.py, nvcc",
+    ),
+    Signature(
+        id="custom-all-reduce-failed",
+        level="critical",
+        cause="unsupported",
+        words=("custom_all_reduce", "pcie_allreduce", "pcie_oneshot"),
+        pattern=r"custom_all_reduce\.cuh?:\d+|custom_all_reduce\S*.*(?:invalid argument|Cuda error|failed)"
+        r"|pcie_(?:allreduce|oneshot)\S*:\d+",
+        what="the engine's own all-reduce failed on PCIe peers",
+        expected="--disable-custom-all-reduce on PCIe hosts unless a peer-to-peer self-test passed",
+        fix="add --disable-custom-all-reduce; remove PYTORCH_CUDA_ALLOC_CONF=expandable_segments where a PCIe "
+        "all-reduce is used",
+        source="vllm#47266, vllm#47751, sglang#25649",
+    ),
+    Signature(
+        id="backend-unsupported",
+        level="critical",
+        cause="unsupported",
+        words=(
+            "backend",
+            "capability",
+            "blackwell",
+            "sm90",
+            "sm100",
+            "hopper",
+            "sm120",
+            "sm_120",
+            "sm12x",
+            "quantization",
+        ),
+        pattern=r"No valid attention backend|is not valid for this configuration|is not supported on (?:this GPU"
+        r"|Blackwell|the SM12)|requires (?:an? )?(?:SM ?(?:90|100)|Hopper|compute capability)"
+        r"|only supports? (?:SM ?(?:90|100)|Hopper|Blackwell datacenter)|not support\w*.{0,80}(?:sm_?120"
+        r"|SM12x|capability \(?12)|(?:sm_?120|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
+        r"|quantization method .* is not supported for the current GPU",
+        what="the chosen backend or quantisation does not exist for this GPU (compute capability 12.0)",
+        expected="a backend that supports SM120",
+        fix="choose another --attention-backend, --moe-runner-backend, --fp4-gemm-backend or --kv-cache-dtype; "
+        "the line names what is refused; restarting does not help",
+        source=f"{VLLM} platforms/cuda.py, {SGLANG} srt/layers; vllm#31936",
+    ),
+    Signature(
+        id="nan-in-output",
+        level="critical",
+        cause="output",
+        words=("nan", "nans"),
+        pattern=r"NaN in the (?:logits|probs)|Detected errors during sampling|(?:contains?"
+        r"|either) .{0,10}`?inf`?, `?nan`?|(?:logits|probabilit\w+|hidden states).{0,40}\bNaNs?\b",
+        what="the model computed NaN",
+        expected="finite logits",
+        fix="try another --fp4-gemm-backend / --moe-runner-backend, BF16 KV cache, and without custom all-reduce; test "
+        "64 requests at a time",
+        source=f"{TORCH} multinomial, SGLang sampler; sglang#20043, flashinfer#2708",
+    ),
+    Signature(
+        id="gpu-hardware-error",
+        level="critical",
+        cause="gpu",
+        words=("uncorrectable", "ecc"),
+        pattern=r"uncorrectable ECC error encountered|uncorrectable NVLink error",
+        what="a GPU reported an uncorrectable memory error",
+        expected="no uncorrectable errors",
+        fix="`nvidia-smi -q -d ECC,ROW_REMAPPER`, reset the GPU; replace it if the remapping failed or it repeats",
+        source="CUDA runtime",
+    ),
+    Signature(
+        id="gpu-kernel-fault",
+        level="critical",
+        cause="gpu",
+        words=(
+            "illegal",
+            "misaligned",
+            "unspecified",
+            "assert",
+            "cuda_error_illegal_address",
+            "cuda_error_launch_failed",
+            "cublas_status_execution_failed",
+        ),
+        pattern=r"illegal memory access was encountered|illegal instruction was encountered|misaligned address"
+        r"|unspecified launch failure|device-side assert triggered|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED)"
+        r"|CUBLAS_STATUS_EXECUTION_FAILED",
+        what="a kernel crashed on the GPU",
+        expected="kernels that stay inside their memory",
+        fix="look in `journalctl -k` for Xid 13, 31 or 43 of the same second; rerun with CUDA_LAUNCH_BLOCKING=1 "
+        "to name the kernel; try another backend; NCCL 2.26.2 is known for it on this GPU at 512 KiB and more",
+        source="CUDA runtime; nccl#2418",
+    ),
+)
+
+COMMUNICATION: tuple[Signature, ...] = (
+    Signature(
+        id="nccl-version-mismatch",
+        level="critical",
+        cause="nccl",
+        words=("mismatched", "mismatch", "undefined"),
+        pattern=r"Mismatched NCCL version|NCCL version mismatch|undefined symbol: nccl\w+",
+        what="two NCCL versions meet",
+        expected="the one nvidia-nccl wheel that the engine's lock pins, in every process",
+        fix="remove NCCL from LD_LIBRARY_PATH, LD_PRELOAD and VLLM_NCCL_SO_PATH; compare `pip list | grep nccl` with "
+        "the lock",
+        source=f"{NCCL} src/misc",
+    ),
+    Signature(
+        id="nccl-duplicate-gpu",
+        level="critical",
+        cause="nccl",
+        words=("duplicate",),
+        pattern=r"Duplicate GPU detected",
+        what="two ranks were given the same GPU",
+        expected="one GPU a rank",
+        fix="check CUDA_VISIBLE_DEVICES, --base-gpu-id and that no second instance claims the same GPUs",
+        source=f"{NCCL} src/init.cc",
+    ),
+    Signature(
+        id="nccl-setting-refused",
+        level="critical",
+        cause="nccl",
+        words=("algorithm", "invalid", "unknown", "unrecognized"),
+        pattern=r"No algorithm/protocol available|NCCL WARN .*(?:invalid|unknown"
+        r"|unrecogni[sz]ed) .*(?:NCCL_[A-Z0-9_]+|algo|proto|token)|NCCL WARN .*NCCL_[A-Z0-9_]+.*(?:invalid"
+        r"|not (?:a )?valid)",
+        what="NCCL refused a setting",
+        expected="NCCL settings that are legal for this version",
+        fix="lint the environment with `scripts/nccl lint FILE --nccl-version VERSION`, or drop NCCL_ALGO and "
+        "NCCL_PROTO",
+        source=f"{NCCL} src/graph/tuning.cc",
+    ),
+    Signature(
+        id="nccl-setting-ignored",
+        level="warning",
+        cause="nccl",
+        words=("invalid",),
+        pattern=r"NCCL INFO .*Invalid value .* for NCCL_\w+, using default",
+        what="NCCL ignored a setting and uses its default",
+        expected="NCCL settings that are legal for this version",
+        fix="lint the environment with `scripts/nccl lint FILE --nccl-version VERSION`",
+        source=f"{NCCL} src/misc/param.cc",
+    ),
+    Signature(
+        id="nccl-peer-access-failed",
+        level="critical",
+        cause="nccl",
+        words=("peer", "cudaerrorpeeraccessunsupported", "ipc", "cudaipcopenmemhandle", "pidfd_getfd", "handle"),
+        pattern=r"failed to peer with device|peer access is not supported between|cudaErrorPeerAccess\w+"
+        r"|(?:failed to open|could not open) CUDA IPC handle|cudaIpc(?:Open|Get)MemHandle.*(?:fail|error"
+        r"|invalid)|pidfd_getfd.*(?:fail|not permitted)",
+        what="a GPU could not map its peer's memory",
+        expected="peer access between all GPUs, or P2P switched off on purpose",
+        fix="run the topology check (IOMMU, ACS, BAR1, `nvidia-smi topo -p2p r`); to serve meanwhile set "
+        "NCCL_P2P_DISABLE=1 together with --disable-custom-all-reduce",
+        source=f"{NCCL} src/transport/p2p.cc, CUDA runtime",
+    ),
+    Signature(
+        id="nccl-no-interface",
+        level="critical",
+        cause="nccl",
+        words=("bootstrap", "interface", "ifname"),
+        pattern=r"Bootstrap ?: no socket interface found|No (?:socket|usable network) interface found"
+        r"|Unable to find address for: ",
+        what="NCCL or gloo found no network interface to meet over",
+        expected="an interface that exists, for one host: lo",
+        fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to an interface that `ip -br link` shows, or remove them",
+        source=f"{NCCL} src/bootstrap.cc, gloo",
+    ),
+    Signature(
+        id="nccl-timeout",
+        level="critical",
+        cause="nccl",
+        words=("watchdog", "worknccl", "collective"),
+        pattern=r"Watchdog caught collective operation timeout|WorkNCCL\(.*(?:timeout|timed out)"
+        r"|collective operation timeout",
+        what="a collective did not end: a rank died or hangs, or peer-to-peer traffic is lost",
+        expected="collectives that end within milliseconds",
+        fix="look for an earlier error of any rank; with none: check IOMMU (translated mode), ACS redirect and "
+        "P2P with the topology check, try NCCL_P2P_DISABLE=1 with --disable-custom-all-reduce, and ask "
+        "`ncclras` which rank waits",
+        source=f"{TORCH} ProcessGroupNCCL; vllm#33041, nccl#1999",
+    ),
+    Signature(
+        id="nccl-error",
+        level="critical",
+        cause="nccl",
+        words=(
+            "error",
+            "failure",
+            "failed",
+            "ncclunhandledcudaerror",
+            "ncclsystemerror",
+            "ncclinternalerror",
+            "ncclinvalidusage",
+            "ncclinvalidargument",
+            "ncclremoteerror",
+            "distbackenderror",
+        ),
+        pattern=r"\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidUsage|InvalidArgument|RemoteError)\b"
+        r"|DistBackendError|NCCL error\b|NCCL failure\b|NCCL WARN .*(?:Cuda failure|failed with error)",
+        what="NCCL failed",
+        expected="a communicator over all ranks",
+        fix="read the NCCL WARN lines above it (set NCCL_DEBUG=WARN when there are none): they name the call that "
+        "failed",
+        source=f"{TORCH} ProcessGroupNCCL, {NCCL}",
+    ),
+    Signature(
+        id="rendezvous-failed",
+        level="critical",
+        cause="nccl",
+        words=("diststoreerror", "clients", "tcpstore", "rendezvous", "connectfullmesh"),
+        pattern=r"DistStoreError|waiting for clients|TCPStore.*(?:timed? ?out|timeout|failed|refused)"
+        r"|rendezvous.*(?:timed? ?out|failed)|connectFullMesh.*(?:fail|timeout)",
+        what="the ranks did not find each other",
+        expected="all ranks at the same address and port within the timeout",
+        fix="look for the rank that died before; check --dist-init-addr, the distributed port, and a firewall between "
+        "hosts",
+        source=f"{TORCH} c10d",
+        role="consequence",
+    ),
+)
+
+TOOLCHAIN: tuple[Signature, ...] = (
+    Signature(
+        id="cuda-home-malformed",
+        level="critical",
+        cause="jit",
+        words=("nvcc", "cuda_home"),
+        pattern=r"(?:^|[\s'\"=]):/\S*nvcc\b|CUDA_HOME['\"]?(?:=|: ?| is )['\"]?:/"
+        r"|[^\s:'\"]+:/\S*/bin/nvcc\b: not found",
+        what="the path of nvcc is malformed: CUDA_HOME was put together from an empty variable (leading colon)",
+        expected="CUDA_HOME as one absolute path, without a colon",
+        fix="set CUDA_HOME=/usr/local/cuda (one absolute path, no ${CUDA_HOME}: in front) in the unit; test with the "
+        "unit's own environment: `systemd-run -p EnvironmentFile=FILE --pipe sh -c '$CUDA_HOME/bin/nvcc --version'`",
+        source="vllm#36077",
+    ),
+    Signature(
+        id="nvcc-missing",
+        level="critical",
+        cause="jit",
+        words=("nvcc", "cuda_home", "installation"),
+        pattern=r"nvcc['\"]?: (?:command )?not found|No such file or directory: '?[^' ]*\bnvcc\b|nvcc: No such file"
+        r"|Could not find nvcc|nvcc not found|(?:failed|unable) to find nvcc"
+        r"|CUDA_HOME environment variable is not set|Could not find CUDA installation",
+        what="nvcc is not found, so kernels cannot be built at run time",
+        expected="a CUDA toolkit with nvcc, CUDA_HOME pointing at it, $CUDA_HOME/bin in PATH of the unit",
+        fix="install the toolkit (or use the wheel's nvidia/cu13) and set CUDA_HOME and PATH in the unit: systemd "
+        "starts services with an almost empty environment",
+        source=f"{FLASHINFER} jit/cpp_ext.py, torch.utils.cpp_extension; ProxmoxVED#2047",
+    ),
+    Signature(
+        id="ninja-missing",
+        level="critical",
+        cause="jit",
+        words=("ninja",),
+        pattern=r"Ninja is required|No such file or directory: '?ninja|ninja: (?:command )?not found",
+        what="ninja is not found, so kernels cannot be built at run time",
+        expected="ninja in PATH of the unit",
+        fix="install ninja into the engine's environment and put its bin directory into the unit's PATH",
+        source="torch.utils.cpp_extension, FlashInfer",
+    ),
+    Signature(
+        id="python-headers-missing",
+        level="critical",
+        cause="jit",
+        words=("python",),
+        pattern=r"fatal error: Python\.h: No such file|Python\.h: No such file",
+        what="Python's C headers are missing, so Triton cannot build its launcher",
+        expected="Python.h of the interpreter that runs the engine",
+        fix="install the development package of that Python (python3-dev, python3.12-dev), or use an interpreter that "
+        "carries headers",
+        source="Triton",
+    ),
+    Signature(
+        id="compiler-missing",
+        level="critical",
+        cause="jit",
+        words=("compiler", "gcc", "cc1plus", "invalidcxxcompiler", "gnu"),
+        pattern=r"Failed to find C compiler|(?:gcc|g\+\+|cc|c\+\+): (?:command )?not found"
+        r"|No such file or directory: '?(?:/usr/bin/)?(?:gcc|g\+\+|cc|c\+\+)\b|No working C\+\+ compiler"
+        r"|InvalidCxxCompiler|cannot execute '?cc1plus|unsupported GNU version",
+        what="no usable C/C++ compiler",
+        expected="gcc and g++ of a version that nvcc accepts, in PATH of the unit",
+        fix="install gcc and g++ and keep /usr/bin in the unit's PATH (a PATH with only the venv hides them)",
+        source="Triton, TorchInductor, nvcc",
+    ),
+    Signature(
+        id="cuda-library-missing",
+        level="critical",
+        cause="jit",
+        words=("shared", "ld", "cannot"),
+        pattern=r"lib(?:cudart|cuda|nvrtc|cublas\w*|cudnn\w*|nccl|nvJitLink|cufile|cupti"
+        r"|nvshmem\w*)\S*: cannot open shared object file|ld: cannot find -l(?:cuda|cudart|nvrtc|cublas|nccl)",
+        what="a CUDA library is not found",
+        expected="the CUDA libraries of the engine's wheels, and for linking $CUDA_HOME/lib64 (libcudart.so without a "
+        "version too)",
+        fix="set LIBRARY_PATH and LD_LIBRARY_PATH in the unit to the toolkit's or wheel's lib directory; add the "
+        "libcudart.so link where only libcudart.so.13 exists",
+        source="ld.so, ld; ProxmoxVED#2047",
+    ),
+    Signature(
+        id="header-or-library-missing",
+        level="critical",
+        cause="jit",
+        words=("fatal", "ld"),
+        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file|ld: cannot find -l\S+",
+        what="a header or library is missing for a run-time build",
+        expected="the toolkit's headers and libraries in one CUDA_HOME",
+        fix="point CUDA_HOME at a complete toolkit (not a mix of two), install the development package that the line "
+        "names",
+        source="gcc, ld",
+    ),
+    Signature(
+        id="jit-cache-noexec",
+        level="critical",
+        cause="jit",
+        words=("map", "executable", "primitive", "mprotect"),
+        pattern=r"failed to map segment from shared object|cannot enable executable stack|could not create a primitive"
+        r"|mprotect.*(?:denied|not permitted|failed)",
+        what="code built at run time may not be executed",
+        expected="JIT caches on a file system without noexec, and no MemoryDenyWriteExecute=",
+        fix="move the cache directories off a noexec mount; remove MemoryDenyWriteExecute= from the unit",
+        source="ld.so, oneDNN under systemd's sandbox",
+    ),
+    Signature(
+        id="jit-build-failed",
+        level="critical",
+        cause="jit",
+        words=("ninja", "building", "build"),
+        pattern=r"ninja: build stopped|Ninja build failed|Error building extension|JIT (?:build|compilation) failed",
+        what="a kernel could not be built at run time",
+        expected="a build that ends",
+        fix="read the compiler's lines above; clear the half-built cache before the next try",
+        source="ninja, torch.utils.cpp_extension, FlashInfer",
+        role="consequence",
+    ),
+    Signature(
+        id="home-unset",
+        level="critical",
+        cause="home",
+        words=("permission", "home", "errno", "nonexistent", "read"),
+        pattern=r"(?:Permission denied|Read-only file system|No such file or directory)\S* ?'?/(?:\.(?:cache"
+        r"|triton|config|local|nv|flashinfer|vllm|sglang|nccl|torch|huggingface|cutlass|tilelang"
+        r"|deep_gemm)\b|nonexistent)|KeyError: 'HOME'|HOME (?:is )?not (?:set|defined)"
+        r"|Could not determine home directory|uid not found: \d+",
+        what="HOME is unset or / for the service, so caches go to the root directory",
+        expected="HOME, and all cache directories, under the service's own StateDirectory= and CacheDirectory=",
+        fix="set HOME, XDG_CACHE_HOME, HF_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT, FLASHINFER_WORKSPACE_BASE and "
+        "SGLANG_CACHE_DIR under CacheDirectory= in the unit",
+        source="vllm#20127, vllm#10185, llm-d-kv-cache#83",
+    ),
+    Signature(
+        id="cache-not-writable",
+        level="critical",
+        cause="home",
+        words=("permission", "read", "locator"),
+        pattern=r"(?:Permission denied|Read-only file system)\S* ?'?\S*(?:cache|\.triton|/triton|flashinfer"
+        r"|inductor|/\.nv\b|tilelang|/\.config)|cannot cache function .*no locator available",
+        what="a cache directory is not writable for the service",
+        expected="cache directories owned by the service's user, listed in CacheDirectory= or ReadWritePaths=",
+        fix="chown the directory to the service's user (root may have built in it before), and let "
+        "ProtectSystem=strict through with CacheDirectory=",
+        source="CPython, numba",
+    ),
+)
+
+PACKAGES: tuple[Signature, ...] = (
+    Signature(
+        id="binary-mismatch",
+        level="critical",
+        cause="packages",
+        words=("undefined", "glibcxx_3", "glibc_2", "version", "nms", "numpy", "common_ops"),
+        pattern=r"undefined symbol: \S+|version `?(?:GLIBC|GLIBCXX|CXXABI)_\S+' not found"
+        r"|operator torchvision::nms does not exist|compiled using NumPy 1\.x|Could not load any common_ops",
+        what="two binary packages do not fit together (built for another PyTorch, CUDA or glibc)",
+        expected="the engine's locked set of wheels, on a host with glibc 2.34 or newer",
+        fix="rebuild the release from its lock; never upgrade torch or a kernel package alone",
+        source="ld.so, PyTorch extensions",
+    ),
+    Signature(
+        id="package-version",
+        level="critical",
+        cause="packages",
+        words=("version", "versionconflict", "installed"),
+        pattern=r"is installed with version \S+ which is less than the minimum"
+        r"|with minimum required version \S+ is not installed|flashinfer-cubin version .* does not match"
+        r"|VersionConflict|requires \S+[<>=!~]=?\S+,? (?:but|however)",
+        what="an installed package has a version that the engine refuses",
+        expected="the versions that the engine's lock names",
+        fix="rebuild the release from its lock; do not skip the check by environment variable",
+        source=f"{SGLANG} srt/utils/common.py, {FLASHINFER} jit/env.py",
+    ),
+    Signature(
+        id="module-missing",
+        level="critical",
+        cause="packages",
+        words=("modulenotfounderror", "importerror", "module"),
+        pattern=r"ModuleNotFoundError: No module named|ImportError: cannot import name|No module named '?(?:sglang|vllm"
+        r"|torch)\b",
+        what="a Python module is missing or of another version",
+        expected="the engine's locked set of packages, and its own interpreter in ExecStart=",
+        fix="check that ExecStart= uses the release's own python; rebuild the release from its lock",
+        source="CPython",
+    ),
+)
+
+OPTIONS: tuple[Signature, ...] = (
+    Signature(
+        id="option-deprecated",
+        level="info",
+        cause="option",
+        words=("deprecated",),
+        pattern=r"is deprecated|has been deprecated|are deprecated",
+        what="an option or variable will go away",
+        expected="the name that the line gives instead",
+        fix="use the new name at the next change of the configuration",
+        source=f"{SGLANG} srt/server_args.py and srt/environ.py",
+        role="harmless",
+    ),
+    Signature(
+        id="option-unknown",
+        level="critical",
+        cause="option",
+        words=("unrecognized", "argument", "arguments", "choice", "option", "removed"),
+        pattern=r"unrecognized arguments?:|error: argument \S+.*: |invalid choice: "
+        r"|the following arguments are required|expected (?:one|at least one) argument|ambiguous option:"
+        r"|[Nn]o such option:?|option \S+ (?:has been|was) removed",
+        what="the engine does not know an option, or not with this value",
+        expected="options of the installed release",
+        fix="compare with `python -m sglang.launch_server --help` or `vllm serve --help=all` of the same release; do "
+        "not restart",
+        source="argparse",
+    ),
+    Signature(
+        id="variable-unknown",
+        level="warning",
+        cause="environment",
+        words=("variable", "variables"),
+        pattern=r"Unknown vLLM environment variable detected: (?P<subject>\w+)"
+        r"|Unknown SGLang environment variable:? (?P<subject2>\w+)",
+        what="an environment variable is unknown to this release and has no effect",
+        expected="variables that the installed release knows",
+        fix="correct the spelling, or replace it by what this release offers (VLLM_ATTENTION_BACKEND became "
+        "--attention-backend)",
+        source=f"{VLLM} platforms/interface.py",
+    ),
+    Signature(
+        id="moe-config-missing",
+        level="info",
+        cause="performance",
+        words=("moe", "optimal"),
+        pattern=r"Using default MoE (?:kernel )?config|Performance might be sub-optimal",
+        what="no tuned MoE kernel configuration for this GPU, expert count and size",
+        expected="a tuned file in SGLANG_MOE_CONFIG_DIR, or acceptance of the default",
+        fix="tune it on this host if prefill speed matters; the file name that is missing is in the line",
+        source=f"{SGLANG} moe_runner/triton_utils/fused_moe_triton_config.py",
+        role="harmless",
+    ),
+    Signature(
+        id="custom-all-reduce-off",
+        level="info",
+        cause="performance",
+        words=("allreduce", "customallreduce", "customallreducev2"),
+        pattern=r"all_?reduce\w* is disabled because",
+        what="the engine's own all-reduce is off: more than two GPUs without NVLink",
+        expected="this message on a PCIe host",
+        fix="nothing; --disable-custom-all-reduce silences it",
+        source=f"{SGLANG} custom_all_reduce_utils.py, {VLLM}",
+        role="harmless",
+    ),
+)
+
+RUNNING: tuple[Signature, ...] = (
+    Signature(
+        id="health-check-failed",
+        level="warning",
+        cause="hang",
+        words=("health",),
+        pattern=r"Health check failed\. Server could(?:n't| not) get a response",
+        what="SGLang's health check got no token in time: a long prefill does that too",
+        expected="no restart for one failed probe: several in a row, and no progress of running requests",
+        fix="raise SGLANG_HEALTH_CHECK_TIMEOUT above the longest prefill; let a watchdog count failures and skip while "
+        "requests advance",
+        source=f"{SGLANG} srt/entrypoints/http_server.py; sglang#22511",
+    ),
+    Signature(
+        id="engine-hung",
+        level="critical",
+        cause="hang",
+        words=("watchdog", "sample_tokens", "execute_model", "dequeue", "broadcast"),
+        pattern=r"\w+ watchdog timeout \(self\.|RPC call to (?:sample_tokens|execute_model) timed out"
+        r"|No available shared memory broadcast block found in \d+ seconds",
+        what="the engine's loop stands still",
+        expected="a step within seconds",
+        fix="before restarting: `py-spy dump` of the scheduler, `nvidia-smi` (100% and low power: a collective waits), "
+        "`journalctl -k`; then look at P2P, IOMMU and ACS",
+        source=f"{SGLANG} srt/utils/watchdog.py, {VLLM} v1/executor and shm_broadcast",
+    ),
+    Signature(
+        id="engine-start-timeout",
+        level="critical",
+        cause="start-timeout",
+        words=("waiting", "initialization", "front"),
+        pattern=r"Timed out waiting for engine core|Did not receive response from front-end process"
+        r"|Initialization timeout",
+        what="the engine gave up waiting for its own start",
+        expected="VLLM_ENGINE_READY_TIMEOUT_S above the longest cold start, and the unit's TimeoutStartSec above that",
+        fix="raise VLLM_ENGINE_READY_TIMEOUT_S; weights on local NVMe; make sure no worker stays behind "
+        "(KillMode=mixed)",
+        source=f"{VLLM} v1/engine/core_client.py; vllm#44751",
+    ),
+    Signature(
+        id="worker-died",
+        level="critical",
+        cause="worker",
+        words=(
+            "enginecore",
+            "enginedeaderror",
+            "engine",
+            "worker",
+            "scheduler",
+            "sigquit",
+            "detokenizermanager",
+            "tokenizermanager",
+            "initialization",
+            "subprocess",
+            "capture",
+            "core",
+            "process",
+            "died",
+        ),
+        pattern=r"EngineDeadError|EngineCore (?:encountered|failed)|Engine core (?:initialization failed|process)"
+        r"|Engine process failed|Worker proc \S+ died|WorkerProc (?:initialization|hit)|(?:Scheduler"
+        r"|DetokenizerManager|TokenizerManager) hit an exception|SIGQUIT received|Received sigquit"
+        r"|Initialization failed\.|scheduler (?:is dead|died)|Subprocess \S+ .*crashed|Capture cuda graph failed"
+        r"|died with exit code|died unexpectedly",
+        what="a process of the engine ended",
+        expected="all processes of the engine alive",
+        fix="the cause is in the lines before the first of these",
+        source=f"{SGLANG} srt/entrypoints/engine.py and srt/managers, {VLLM} v1/engine",
+        role="consequence",
+    ),
+)
+
+ENGINE_SIGNATURES: tuple[Signature, ...] = (
+    *NETWORK,
+    *MEMORY,
+    *TOOLCHAIN,
+    *MODEL,
+    *ARCHITECTURE,
+    *COMMUNICATION,
+    *PACKAGES,
+    *OPTIONS,
+    *RUNNING,
+)

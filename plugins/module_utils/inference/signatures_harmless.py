@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that look alarming and mean nothing. They are tried before everything else, so they can never be a cause."""
+
+from __future__ import annotations
+
+from .signature import Signature
+
+_NOTHING = "nothing to do"
+
+
+def _harmless(name: str, words: tuple[str, ...], pattern: str, what: str, source: str) -> Signature:
+    return Signature(
+        name, "info", "harmless", words, pattern, what, "this line in a healthy run", _NOTHING, source, "harmless"
+    )
+
+
+HARMLESS_SIGNATURES: tuple[Signature, ...] = (
+    _harmless(
+        "nanobind-leaked",
+        ("nanobind", "leaked"),
+        r"nanobind: (?:leaked|this is likely)|^\s*- leaked (?:instance|type|function|keep_alive)"
+        r"|^\s*- \.\.\. skipped remainder",
+        "nanobind counts what was not freed at the end of a process",
+        "SGLang 0.5.23 at each stop, some 60 lines",
+    ),
+    _harmless(
+        "rlimit-not-raised",
+        ("rlimit_nofile",),
+        r"Fail to set RLIMIT_NOFILE",
+        "SGLang tried to raise a limit beyond the hard one",
+        "SGLang 0.5.16 and 0.5.23 srt/utils/common.py",
+    ),
+    _harmless(
+        "gloo-hostname",
+        ("resolve",),
+        r"Unable to resolve hostname to a \(local\) address",
+        "gloo uses the loopback address when the host's name does not resolve",
+        "gloo, SGLang 0.5.23 on a host without a name service",
+    ),
+    _harmless(
+        "optional-model-file",
+        ("generation_config", "preprocessor_config", "processor_config", "chat_template", "generation"),
+        r"(?:Failed to load|does not appear to have a file named) (?:generation config|\w*(?:generation_config"
+        r"|processor_config)\.json)",
+        "the model has no such optional file",
+        "SGLang 0.5.16 with a model without generation_config.json",
+    ),
+    _harmless(
+        "process-group-not-destroyed",
+        ("destroy_process_group",),
+        r"destroy_process_group\(\) was not called",
+        "PyTorch notes that the communicator was not closed before the process ended",
+        "SGLang 0.5.16 at each stop",
+    ),
+    _harmless(
+        "resource-tracker",
+        ("resource_tracker",),
+        r"resource_tracker: There appear to be \d+ leaked|resource_tracker.*(?:No such file|KeyError)",
+        "Python tidied up shared memory or semaphores at the end of a process",
+        "CPython multiprocessing",
+    ),
+    _harmless(
+        "python-warning",
+        ("syntaxwarning", "futurewarning", "deprecationwarning", "userwarning", "runtimewarning"),
+        r"\b(?:Syntax|Future|Deprecation|User|Runtime)Warning: ",
+        "a note from a Python library to its developers",
+        "SGLang 0.5.16: torchao, pynvml",
+    ),
+    _harmless(
+        "omp-threads",
+        ("omp_num_threads",),
+        r"Setting OMP_NUM_THREADS environment variable for each process|Reducing Torch parallelism",
+        "the number of CPU threads a process is set by the launcher",
+        "torch.distributed.run, vLLM 0.33.0",
+    ),
+    _harmless(
+        "nccl-probing",
+        ("plugin", "topology", "device", "real", "disabled", "nvls"),
+        r"NCCL INFO (?:.*Plugin: Could not find|Failed to initialize NET plugin|NET/IB : No device"
+        r"|Topology detection ?: could not read|Could not find real path|.*P2P is disabled between"
+        r"|NVLS .*not supported)",
+        "NCCL looked for a plug-in or device that this host does not have",
+        "NCCL 2.28.9 on a host without InfiniBand",
+    ),
+    _harmless(
+        "engine-ends-itself",
+        ("kill_process_tree",),
+        r"kill_process_tree called",
+        "SGLang ends its own process tree, with SIGKILL, after a drain",
+        "SGLang 0.5.16 at each stop",
+    ),
+    _harmless(
+        "multimem-off",
+        ("multimem", "multicast"),
+        r"multimem all-gather disabled",
+        "no NVLink multicast between these GPUs",
+        "SGLang 0.5.16",
+    ),
+)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known lines of the driver, the kernel and systemd. The first row that matches a line counts: specific ones first."""
+
+from __future__ import annotations
+
+from .signature import Signature
+
+SYSTEMD = "systemd 252"
+KERNEL = "Linux kernel log"
+DRIVER = "NVIDIA driver"
+
+DRIVER_SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="driver-mismatch",
+        level="critical",
+        cause="driver",
+        words=("mismatch",),
+        pattern=r"Driver/library version mismatch|NVRM: API mismatch|NVML.*version mismatch",
+        what="the driver's libraries and the loaded kernel module have different versions",
+        expected="one version: `cat /proc/driver/nvidia/version` and `nvidia-smi` agree",
+        fix="stop the engine and reboot (or unload and load the modules); hold the driver's packages so that an "
+        "unattended upgrade cannot replace them under a running module",
+        source="NVML; pando85/homelab#4110",
+    ),
+    Signature(
+        id="driver-too-old",
+        level="critical",
+        cause="driver",
+        words=("driver", "forward"),
+        pattern=r"CUDA driver version is insufficient|driver on your system is too old"
+        r"|unsupported display driver / cuda driver|forward compatibility was attempted",
+        what="the driver is older than the CUDA version of the engine's wheels needs",
+        expected="a driver of branch 580 or newer for CUDA 13 wheels",
+        fix="upgrade the driver, or take a release built for the driver's CUDA version",
+        source="CUDA runtime, PyTorch",
+    ),
+    Signature(
+        id="gpu-lost",
+        level="critical",
+        cause="gpu",
+        words=("lost", "handle", "fallen"),
+        pattern=r"GPU is lost|Unable to determine the device handle|fallen off the bus|NV_ERR_GPU_IS_LOST",
+        what="a GPU is lost",
+        expected="every GPU of the host answers",
+        fix="`journalctl -k` for the Xid (79) and PCIe errors; drain the host and reboot; check temperature, power, "
+        "riser and slot if it repeats",
+        source="nvidia-smi, NVRM",
+    ),
+    Signature(
+        id="driver-missing",
+        level="critical",
+        cause="driver",
+        words=("driver", "gpus", "devices", "nvml", "libcuda", "device", "802", "initialization", "infer"),
+        pattern=r"couldn't communicate with the NVIDIA driver|Found no NVIDIA driver|^\s*No devices were found"
+        r"|no CUDA-capable device|No CUDA GPUs are available|NVML Shared Library Not Found"
+        r"|libcuda\.so\.1: cannot open|CUDA driver initialization failed|Failed to infer device type"
+        r"|system not yet initialized|Error 802|CUDA unknown error",
+        what="no usable NVIDIA driver or GPU",
+        expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
+        fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "
+        "/dev/nvidia*, nvidia-uvm loaded and its nodes made before the unit (nvidia-modprobe -u -c0)",
+        source="nvidia-smi, NVML, PyTorch",
+    ),
+    Signature(
+        id="gpu-init-failed",
+        level="critical",
+        cause="gpu",
+        words=("rminitadapter", "bar", "region", "nvrm"),
+        pattern=r"RmInitAdapter failed|PCI I/O region assigned to your NVIDIA device is invalid|BAR\d? is 0M"
+        r"|BAR \d.*(?:can't assign|no space for)",
+        what="the driver could not initialise a GPU",
+        expected="every GPU with its BAR1 mapped",
+        fix="BIOS: Above 4G Decoding and Resizable BAR on; check the GSP firmware of the driver's version; power cycle",
+        source=f"{DRIVER}, {KERNEL}",
+    ),
+    Signature(
+        id="gpu-locked-up",
+        level="critical",
+        cause="gpu",
+        words=("krcwatchdog_impl", "watchdog"),
+        pattern=r"RC watchdog: GPU is probably locked",
+        what="the driver's watchdog found a GPU locked up",
+        expected="no watchdog message",
+        fix="stop the engine, reset the GPU, reboot if that fails; the Xid of the same second names the GPU; "
+        "known with sustained FP8 load",
+        source="NVIDIA/open-gpu-kernel-modules#1159",
+    ),
+    Signature(
+        id="xid",
+        level="critical",
+        cause="gpu",
+        words=("xid",),
+        pattern=r"NVRM: Xid \(|\bXid \((?:PCI:)?[0-9a-f:.]+\): \d+",
+        what="the driver reported an Xid",
+        expected="no Xid while serving",
+        fix="read its number in the Xid table",
+        source="NVIDIA Xid catalogue",
+    ),
+)
+
+KERNEL_SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="iommu-page-fault",
+        level="critical",
+        cause="iommu",
+        words=("io_page_fault", "dmar", "vi", "iommu"),
+        pattern=r"IO_PAGE_FAULT|DMAR: \[(?:DMA|INTR)|DMAR:.*fault|iommu.*(?:page fault|Unhandled)",
+        what="the IOMMU blocked a device's access: it translates, and peer-to-peer traffic breaks on that",
+        expected="IOMMU off or in passthrough mode (iommu=pt) on a host with peer-to-peer traffic",
+        fix="boot with `iommu=pt`, or `amd_iommu=off` / `intel_iommu=off` (or switch it off in the BIOS), then run the "
+        "topology check",
+        source=f"{KERNEL}; vllm#33041, club-3090 docs/HARDWARE.md",
+    ),
+    Signature(
+        id="iommu-translates",
+        level="warning",
+        cause="iommu",
+        words=("iommu",),
+        pattern=r"iommu: Default domain type: Translated|AMD-Vi: Using global IVHD.*Translated",
+        what="the IOMMU runs in translated mode",
+        expected="passthrough (`iommu: Default domain type: Passthrough`) or no IOMMU",
+        fix="boot with `iommu=pt` (or switch the IOMMU off); with translation, peer-to-peer copies hang or fault "
+        "although `nvidia-smi topo -p2p` says OK",
+        source=f"{KERNEL}; vllm#51513",
+    ),
+    Signature(
+        id="pcie-error",
+        level="critical",
+        cause="pcie",
+        words=("aer", "severity"),
+        pattern=r"severity=Uncorrect(?:ed|able)|AER:.*Uncorrect(?:ed|able)|AER:.*\bFatal",
+        what="an uncorrected PCIe error",
+        expected="no uncorrected PCIe errors",
+        fix="check riser, slot, retimer and cable of the named device; compare `lspci -vv` LnkSta with LnkCap",
+        source=KERNEL,
+    ),
+    Signature(
+        id="pcie-corrected-errors",
+        level="warning",
+        cause="pcie",
+        words=("aer", "severity"),
+        pattern=r"severity=Correct(?:ed|able)|AER:.*Correct(?:ed|able) error",
+        what="PCIe errors that were corrected: a marginal link",
+        expected="few or none",
+        fix="watch the rate; check riser and slot of the named device, and ASPM (pcie_aspm=off)",
+        source=KERNEL,
+    ),
+    Signature(
+        id="host-out-of-memory",
+        level="critical",
+        cause="host-memory",
+        words=("oom", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
+        pattern=r"Out of memory: Kill|oom-kill|invoked oom-killer|Memory cgroup out of memory|killed by the OOM killer"
+        r"|\bstd::bad_alloc\b|^\s*MemoryError\b|DefaultCPUAllocator: can't allocate|Cannot allocate memory",
+        what="the host ran out of memory",
+        expected="host memory for the loading processes, pinned buffers and the page cache",
+        fix="load with fewer processes at a time, remove MemoryMax= or raise it, stop what else runs; limit "
+        "restarts so that a failing start cannot thrash the host",
+        source=f"{KERNEL}, {SYSTEMD}; eugr/spark-vllm-docker#257",
+    ),
+    Signature(
+        id="task-blocked",
+        level="warning",
+        cause="hang",
+        words=("blocked", "lockup"),
+        pattern=r"INFO: task .* blocked for more than \d+ seconds|BUG: soft lockup",
+        what="a task hangs in the kernel",
+        expected="no blocked tasks",
+        fix="its stack in the next lines names the driver or file system; a task stuck in the NVIDIA driver needs a "
+        "reboot",
+        source=KERNEL,
+    ),
+)
+
+SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="unit-start-timeout",
+        level="critical",
+        cause="start-timeout",
+        words=("operation", "result"),
+        pattern=r"start(?:-pre|-post)? operation timed out|Failed with result 'timeout'",
+        what="systemd ended the service because its start took longer than TimeoutStartSec",
+        expected="TimeoutStartSec above the longest cold start (model load, JIT), or EXTEND_TIMEOUT while there "
+        "is progress",
+        fix="raise TimeoutStartSec= (the default is 90 s; long ExecStartPre= and ExecStartPost= waits count too) "
+        "or set it to infinity with a supervisor that fails fast",
+        source=f"{SYSTEMD}; RIDE-Lab/SAGE#1346",
+    ),
+    Signature(
+        id="unit-stop-timeout",
+        level="warning",
+        cause="stop-timeout",
+        words=("stop", "stopping", "sigterm"),
+        pattern=r"State 'stop-\w+' timed out|State 'final-\w+' timed out|[Ss]topping timed out"
+        r"|stop-sigterm.* timed out",
+        what="the service did not end within TimeoutStopSec and was killed",
+        expected="TimeoutStopSec above the longest drain",
+        fix="raise TimeoutStopSec=, and take the instance out of the router before stopping it",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="unit-watchdog-timeout",
+        level="critical",
+        cause="hang",
+        words=("watchdog",),
+        pattern=r"Watchdog timeout \(limit|Failed with result 'watchdog'",
+        what="systemd's watchdog ended a service that made no progress",
+        expected="pings with real progress",
+        fix="look in the log before it for the hang; then at P2P, IOMMU and ACS",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="unit-exec-failed",
+        level="critical",
+        cause="unit",
+        words=("spawning", "status", "executable"),
+        pattern=r"Failed at step \w+ spawning|status=(?:2[0-4]\d)/[A-Z_]+|Failed to locate executable",
+        what="systemd could not run the command of the unit",
+        expected="an executable, a user, directories and credentials that exist",
+        fix="the step names what is missing: EXEC the program, CHDIR WorkingDirectory=, USER the account, NAMESPACE a "
+        "path of the sandbox, CREDENTIALS the secret's file",
+        source=f"{SYSTEMD} systemd.exec(5)",
+    ),
+    Signature(
+        id="unit-syscall-blocked",
+        level="critical",
+        cause="unit",
+        words=("sys", "sigsys", "bad"),
+        pattern=r"status=31/SYS|\bSIGSYS\b|Bad system call",
+        what="the unit's system call filter killed a process",
+        expected="SystemCallFilter=@system-service and no ~@resources for SGLang",
+        fix="widen SystemCallFilter=, or set SystemCallErrorNumber=EPERM; `journalctl _AUDIT_TYPE_NAME=SECCOMP` names "
+        "the call",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="unit-line-ignored",
+        level="warning",
+        cause="unit",
+        words=("unknown", "ignoring", "missing"),
+        pattern=r"Unknown (?:key|lvalue|section)[^,]*?, ignoring|Failed to parse .*, ignoring|Missing '=', ignoring"
+        r"|\.service:\d+: .*ignoring",
+        what="systemd ignores a line of the unit",
+        expected="no message from `systemd-analyze verify`",
+        fix="correct the line: its setting has no effect",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="orphaned-workers",
+        level="critical",
+        cause="orphans",
+        words=("process",),
+        pattern=r"Found left-over process \d+|Unit process \d+ .*remains running after unit stopped",
+        what="processes of an earlier run are still alive",
+        expected="no process of the unit left after a stop",
+        fix="KillMode=mixed (never process); `systemctl kill -s KILL UNIT`, then wait until the GPU memory is free "
+        "before the next start",
+        source=f"{SYSTEMD}; vllm#55510",
+    ),
+    Signature(
+        id="restart-storm",
+        level="critical",
+        cause="restart",
+        words=("repeated", "limit", "counter"),
+        pattern=r"Start request repeated too quickly|start-limit-hit|restart counter is at (?:[5-9]|\d{2,})\b",
+        what="the service is restarted again and again",
+        expected="a few restarts, then a failed unit whose last error is visible",
+        fix="find the first error; Restart=on-failure with StartLimitBurst= and StartLimitIntervalSec= above (burst + "
+        "1) times the longest start; `systemctl reset-failed UNIT` before the next try",
+        source=f"{SYSTEMD}; eugr/spark-vllm-docker#257",
+        role="consequence",
+    ),
+    Signature(
+        id="unit-failed",
+        level="critical",
+        cause="unit",
+        words=("result", "exited"),
+        pattern=r"Failed with result '(?:exit-code|signal|core-dump|resources|protocol)'"
+        r"|Main process exited, code=(?:exited, status=[1-9]|killed|dumped)",
+        what="the service ended",
+        expected="a service that runs until it is stopped",
+        fix="the cause is in the service's own lines before this one",
+        source=SYSTEMD,
+        role="consequence",
+    ),
+)
+
+HOST_SIGNATURES: tuple[Signature, ...] = (*DRIVER_SIGNATURES, *KERNEL_SIGNATURES, *SYSTEMD_SIGNATURES)
