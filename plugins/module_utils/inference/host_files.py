@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and listings of a Linux host that say how its GPUs, NUMA nodes and IOMMU are set up.
+
+Each reader returns the facts of one file as a dict, or None where the text is another file.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Facts = dict[str, Any]
+
+_NVRM = re.compile(
+    r"NVRM version:\s+NVIDIA UNIX (?P<flavour>.*?Kernel Module.*?)\s+(?P<version>\d{3}\.\d{2,3}(?:\.\d+)?)\s"
+)
+_PARAM = re.compile(r"^\s*([A-Z]\w+):\s*(.*?)\s*$")
+_LSCPU = re.compile(r"^\s*(?P<key>[A-Z][\w ().-]*?)(?::)\s+(?P<value>\S.*?)\s*$")
+_LSCPU_NODE = re.compile(r"NUMA node(\d+) CPU\(s\)")
+_NUMACTL = re.compile(r"^\s*node (\d+) cpus:(.*)$")
+_BDF = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_GROUP = re.compile(
+    rf"(?:/sys/kernel/iommu_groups/|IOMMU [Gg]roup )(?P<group>\d+)(?:/devices/|:?\s+)(?P<bus_id>{_BDF})"
+)
+_CMDLINE_WORDS = ("BOOT_IMAGE=", "root=", "initrd=", "ro ", "quiet")
+_KNOWN_PARAMS = frozenset(("ResmanDebugLevel", "RmLogonRC", "ModifyDeviceFiles", "RegistryDwords", "EnableMSI"))
+
+
+def driver_version(text: str) -> Facts | None:
+    """Read ``/proc/driver/nvidia/version``: the loaded kernel module's version, and whether it is the open one."""
+    match = _NVRM.search(text + "\n")
+    if not match:
+        return None
+    return {
+        "file": "/proc/driver/nvidia/version",
+        "driver_version": match["version"],
+        "open_module": "Open" in match["flavour"],
+    }
+
+
+def driver_params(text: str) -> Facts | None:
+    """Read ``/proc/driver/nvidia/params``: the module's parameters, RegistryDwords taken apart."""
+    params = {match[1]: match[2] for line in text.splitlines() if (match := _PARAM.match(line))}
+    if len(_KNOWN_PARAMS & set(params)) < 2:  # noqa: PLR2004 (one of them alone could be any file's)
+        return None
+    words = params.get("RegistryDwords", "").strip('"')
+    registry = dict(word.split("=", 1) for word in words.split(";") if "=" in word)
+    return {"file": "/proc/driver/nvidia/params", "params": params, "registry_dwords": registry}
+
+
+def cmdline(text: str) -> Facts | None:
+    """Read ``/proc/cmdline``: parameters as a dict (the last one of a name counts, a bare word is None)."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) != 1 or not any(word in lines[0] + " " for word in _CMDLINE_WORDS) or ": " in lines[0]:
+        return None
+    return {"file": "/proc/cmdline", "parameters": kernel_parameters(lines[0])}
+
+
+def kernel_parameters(line: str) -> dict[str, str | None]:
+    """Return the kernel parameters of a command line."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    return {name: value if sign else None for name, sign, value in (word.partition("=") for word in words)}
+
+
+def numa(text: str) -> Facts | None:
+    """Read ``lscpu`` or ``numactl --hardware``: sockets and the CPUs of each NUMA node."""
+    pairs = {match["key"]: match["value"] for line in text.splitlines() if (match := _LSCPU.match(line))}
+    nodes = {match[1]: value for key, value in pairs.items() if (match := _LSCPU_NODE.fullmatch(key))}
+    if not nodes:
+        nodes = {match[1]: ",".join(match[2].split()) for line in text.splitlines() if (match := _NUMACTL.match(line))}
+    if not nodes:
+        return None
+    return {
+        "file": "lscpu" if pairs else "numactl",
+        "numa_nodes": len(nodes),
+        "numa_cpus": nodes,
+        "online_cpus": pairs.get("On-line CPU(s) list"),
+        "sockets": int(pairs["Socket(s)"]) if pairs.get("Socket(s)", "").isdigit() else None,
+        "cpu_model": pairs.get("Model name"),
+    }
+
+
+def iommu_groups(text: str) -> Facts | None:
+    """Read a listing of ``/sys/kernel/iommu_groups/*/devices/*``: the devices of each group."""
+    groups: dict[str, list[str]] = {}
+    for match in _GROUP.finditer(text):
+        groups.setdefault(match["group"], []).append(match["bus_id"])
+    return {"file": "/sys/kernel/iommu_groups", "iommu_groups": groups} if groups else None
+
+
+_READERS: Sequence[Callable[[str], Facts | None]] = (driver_version, driver_params, numa, iommu_groups, cmdline)
+
+
+def read(text: str) -> Facts | None:
+    """Return the facts of whichever of these files ``text`` is, with ``kind``; None where it is none."""
+    for reader in _READERS:
+        facts = reader(text)
+        if facts is not None:
+            return {"kind": "host_file", **facts}
+    return None
+
+
+def cpus(ranges: str) -> set[int]:
+    """Return the CPU numbers of a list such as ``0-63,128-191``. Raises ValueError where it is none."""
+    numbers: set[int] = set()
+    for part in ranges.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers.update(range(int(first), int(last if dash else first) + 1))
+    return numbers

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list forms of nvidia-smi: ``--query-gpu`` CSV, ``-L``, ``--version`` and the plain table.
+
+Each reader takes the lines that :mod:`pasted` and :mod:`smi_error` left, and returns the facts or raises Unreadable.
+GPUs are dicts by the field names of ``--query-gpu``, values as printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .matrix import Unreadable
+from .pasted import rejoinings
+from .smi_error import SmiError, bad_cell, smi_error
+
+Gpu = dict[str, Any]
+
+_FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?: \[([^\]]+)\])?")
+_PLAIN_FIELDS = frozenset(
+    (
+        *("compute_cap", "compute_mode", "count", "display_active", "display_attached", "display_mode"),
+        *("driver_version", "gpu_bus_id", "gpu_name", "gpu_serial", "gpu_uuid", "index", "name", "persistence_mode"),
+        *("pstate", "serial", "timestamp", "uuid", "vbios_version", "addressing_mode"),
+    )
+)
+_OTHER_QUERIES = {
+    "pid": "--query-compute-apps",
+    "gpu_instance": "--query-accounted-apps",
+    "retired_pages.address": "--query-retired-pages",
+    "remapped_rows.correctable": "--query-remapped-rows",
+}
+_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_CERTAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("uuid", re.compile(_UUID)),
+    ("pci.bus_id", re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")),
+    ("name", re.compile(r"(?:NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN) ?\S.*")),
+    ("driver_version", re.compile(r"\d{3}\.\d{2,3}\.\d{2}")),
+    ("compute_cap", re.compile(r"\d{1,2}\.\d")),
+    ("timestamp", re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+")),
+    ("pstate", re.compile(r"P(?:1[0-5]|\d)")),
+)
+"""Values that can be of one field only. Two-part numbers (595.80) can be watts as well as a driver: not here."""
+_ANCHORS = frozenset({"uuid", "pci.bus_id", "name"})
+_NARROWEST = 40
+_USUAL_WIDTH = 80
+
+
+def is_header(line: str) -> bool:
+    """Whether ``line`` consists of names of query fields."""
+    names = [_FIELD.fullmatch(field.strip()) for field in line.split(",")]
+    plain = [name[1] for name in names if name]
+    return len(plain) == len(names) and any("." in name or name in _PLAIN_FIELDS or name == "pid" for name in plain)
+
+
+def looks_like_query(lines: Sequence[str]) -> bool:
+    """Whether the lines are a ``--query-gpu`` answer in CSV form."""
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return False
+    if is_header(filled[0]) or (filled[0].count(",") and is_header(filled[0].rsplit(",", 1)[0])):
+        return True
+    values = [value.strip() for value in filled[0].split(",")]
+    anchored = any(pattern.fullmatch(value) for value in values for name, pattern in _CERTAIN if name in _ANCHORS)
+    return anchored and len(values) > 1
+
+
+def read_query(lines: Iterable[str], errors: list[SmiError], columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """Read ``--query-gpu`` CSV. ``columns`` names the fields of a text without a header."""
+    filled = [line for line in lines if line.strip()]
+    names, units, filled = _take_header(filled)
+    if names is None and columns:
+        names = [_FIELD.sub(r"\1", column.strip()) for column in columns]
+    rows = _rows(filled, len(names) if names else None)
+    if names is None:
+        names = _named_by_form(rows)
+    _refuse_other_queries(names)
+    gpus = [dict(zip(names, row, strict=True)) for row in rows]
+    distinct = [gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]]
+    _check_rows(distinct)
+    return {
+        "kind": "query",
+        "gpu_count": len(distinct),
+        "gpus": distinct,
+        **({"units": units} if units else {}),
+        **stated([*errors, *_errors_in(distinct)]),
+    }
+
+
+def stated(errors: Iterable[SmiError]) -> dict[str, Any]:
+    """Return the keys that state errors: ``errors``, the messages, and ``lost``, the GPUs that they name."""
+    errors = list(errors)
+    lost = [{"index": e.index, "bus_id": e.bus_id, "message": e.message} for e in errors if e.index or e.bus_id]
+    return {"errors": [error.message for error in errors], **({"lost": lost} if lost else {})}
+
+
+def _take_header(lines: list[str]) -> tuple[list[str] | None, dict[str, str], list[str]]:
+    """Return names, units and the lines below, with a wrapped header put together."""
+    for count in range(1, min(len(lines), 6) + 1):
+        for joined in rejoinings(lines[:count]):
+            following = lines[count] if count < len(lines) else ""
+            if is_header(joined) and not (following and is_header(following) and "," in following):
+                fields = [match for field in joined.split(",") if (match := _FIELD.fullmatch(field.strip()))]
+                units = {field[1]: field[2] for field in fields if field[2]}
+                return [field[1] for field in fields], units, lines[count:]
+    return None, {}, lines
+
+
+def _rows(lines: list[str], wanted: int | None) -> list[list[str]]:
+    """Split lines into fields; put wrapped ones together. ``wanted``: fields in a row, or None when unknown."""
+    split = [[field.strip() for field in line.split(",")] for line in lines]
+    if wanted is None:
+        wanted = max((len(row) for row in split), default=0)
+    if not split:
+        raise Unreadable("no row of any GPU", "query")
+    if all(len(row) == wanted for row in split):
+        return split
+    groups = _grouped(lines, wanted)
+    width = _terminal_width(groups)
+    return [_rejoined(group, wanted, width) for group in groups]
+
+
+def _grouped(lines: list[str], wanted: int) -> list[list[str]]:
+    """Gather the pieces of each row, going by its number of commas."""
+    groups: list[list[str]] = []
+    for line in lines:
+        unfinished = groups and sum(piece.count(",") for piece in groups[-1]) < wanted - 1
+        if unfinished or (groups and "," not in line):
+            groups[-1].append(line)
+        else:
+            groups.append([line])
+    return groups
+
+
+def _terminal_width(groups: list[list[str]]) -> int | None:
+    """Return the width at which a terminal cut the lines, or None when the pieces don't show one."""
+    cut = [len(piece) for group in groups for piece in group[:-1]]
+    width = max(cut, default=0)
+    sure = cut.count(width) > 1 or width == _USUAL_WIDTH
+    return width if width >= _NARROWEST and sure and all(length in (width, width - 1) for length in cut) else None
+
+
+def _rejoined(pieces: list[str], wanted: int, width: int | None) -> list[str]:
+    if width:  # a terminal fills its lines: only a blank can be missing at the end of one
+        candidates = ["".join(piece.ljust(width) for piece in pieces[:-1]) + pieces[-1]]
+    else:
+        candidates = list(rejoinings(pieces))
+    readings: list[list[str]] = []
+    for text in candidates:
+        row = [field.strip() for field in text.split(",")]
+        if len(row) == wanted and row not in readings:
+            readings.append(row)
+    if len(readings) != 1:
+        shown = " / ".join(pieces)
+        why = f"can be read in {len(readings)} ways" if readings else f"does not have {wanted} fields: it is cut off"
+        raise Unreadable(f"row {shown!r} {why}", "query")
+    return readings[0]
+
+
+def _named_by_form(rows: list[list[str]]) -> list[str]:
+    """Name the columns whose values can be of one field only; call the others ``column_1`` and so on."""
+    names: list[str] = []
+    for place, values in enumerate(zip(*rows, strict=True)):
+        fitting = [name for name, form in _CERTAIN if all(form.fullmatch(value) for value in values)]
+        if not place and len(values) > 1 and list(values) == sorted(set(values), key=_as_number):
+            fitting = fitting or (["index"] if all(value.isdigit() for value in values) else [])
+        taken = not fitting or fitting[0] in names
+        names.append(f"column_{place + 1}" if taken else fitting[0])
+    return names
+
+
+def _as_number(text: str) -> int:
+    return int(text) if text.isdigit() else -1
+
+
+def _refuse_other_queries(names: Sequence[str]) -> None:
+    for name, option in _OTHER_QUERIES.items():
+        if name in names:
+            raise Unreadable(f"this is the answer to {option}, not to --query-gpu", "query")
+
+
+def _check_rows(gpus: list[Gpu]) -> None:
+    """Raise Unreadable where the rows contradict each other or their own count."""
+    for key in ("index", "uuid", "pci.bus_id"):
+        values = [gpu[key] for gpu in gpus if key in gpu and not gpu[key].startswith("[")]
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise Unreadable(f"{key} {', '.join(twice)} appears more than once: several samples in one text?", "query")
+    counts = {gpu["count"] for gpu in gpus if gpu.get("count", "").isdigit()}
+    if counts and counts != {str(len(gpus))}:
+        raise Unreadable(f"the rows say {', '.join(sorted(counts))} GPUs, but there are {len(gpus)} rows", "query")
+
+
+def _errors_in(gpus: Iterable[Gpu]) -> list[SmiError]:
+    """Return an error for each GPU that has a message in place of a value."""
+    errors = []
+    for gpu in gpus:
+        messages = sorted({bad for value in gpu.values() if isinstance(value, str) and (bad := bad_cell(value))})
+        if messages:
+            errors.append(gpu_error(gpu, ", ".join(messages)))
+    return errors
+
+
+def gpu_error(gpu: Gpu, message: str) -> SmiError:
+    """Return the error that ``gpu`` shows ``message`` in place of values, naming it as well as can be."""
+    index = gpu.get("index") if not bad_cell(str(gpu.get("index", ""))) else None
+    named = next((f"{gpu[key]}" for key in ("pci.bus_id", "uuid") if gpu.get(key) and not bad_cell(gpu[key])), "")
+    number = f"GPU{index}" if index is not None else "GPU"
+    bus_id = gpu.get("pci.bus_id") if not bad_cell(str(gpu.get("pci.bus_id", ""))) else None
+    return SmiError(
+        f"{number}{': ' if named and index is not None else ' '}{named}: {message}", "gpu-lost", index, bus_id
+    )
+
+
+_LISTED = re.compile(r"^\s*GPU\s+(\d+): (.*?)\s*\(UUID: (GPU-[0-9a-fA-F-]+)\)\s*$")
+_LISTED_START = re.compile(r"^\s*GPU\s+\d+:")
+_LISTED_MIG = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+(\d+):\s+\(UUID: (MIG-[^)\s]+)\)\s*$")
+
+
+def looks_like_list(lines: Iterable[str]) -> bool:
+    """Whether some line is one of ``nvidia-smi -L``."""
+    return any(_LISTED_START.match(line) for line in lines)
+
+
+def read_list(lines: Iterable[str], errors: list[SmiError]) -> dict[str, Any]:
+    """Read ``nvidia-smi -L``. MIG devices are listed under their GPU and are no GPUs."""
+    gpus: list[Gpu] = []
+    for pieces in _records([line for line in lines if line.strip()]):
+        text, mig = _listed(pieces)
+        if mig:
+            if not gpus:
+                raise Unreadable("a MIG device before any GPU: the list is cut off", "list")
+            gpus[-1].setdefault("mig_devices", []).append({"profile": mig[1], "device": mig[2], "uuid": mig[3]})
+        elif text:
+            gpus.append({"index": text[1], "name": text[2], "uuid": text[3]})
+    _check_rows([gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]])
+    distinct = [gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]]
+    return {"kind": "list", "gpu_count": len(distinct), "gpus": distinct, **stated(errors)}
+
+
+def _records(lines: Iterable[str]) -> list[list[str]]:
+    records: list[list[str]] = []
+    for line in lines:
+        if _LISTED_START.match(line) or re.match(r"^\s*MIG\s", line):
+            records.append([line])
+        elif records and not _listed_or_none(records[-1]):
+            records[-1].append(line)
+    return records
+
+
+def _listed_or_none(pieces: list[str]) -> bool:
+    try:
+        return any(_listed(pieces))
+    except Unreadable:
+        return False
+
+
+def _listed(pieces: list[str]) -> tuple[re.Match[str] | None, re.Match[str] | None]:
+    readings = {}
+    for text in rejoinings(pieces):
+        gpu = _LISTED.match(text)
+        if gpu and not re.fullmatch(_UUID, gpu[3], re.IGNORECASE):
+            gpu = None
+        mig = _LISTED_MIG.match(text)
+        if gpu or mig:
+            readings[(gpu or mig).groups()] = (gpu, mig)  # type: ignore[union-attr]  # one of them is there
+    if len(readings) != 1:
+        why = "can be read in several ways" if readings else "is cut off"
+        raise Unreadable(f"line {' / '.join(pieces)!r} {why}", "list")
+    return next(iter(readings.values()))
+
+
+_VERSION = re.compile(
+    r"^\s*(NVIDIA-SMI version|NVML version|DRIVER version|KMD version|CUDA (?:UMD )?Version)\s*:\s*(\S.*?)\s*$",
+    re.IGNORECASE,
+)
+_VERSION_KEYS = {
+    "nvidia-smi version": "nvidia_smi_version",
+    "nvml version": "nvml_version",
+    "driver version": "driver_version",
+    "kmd version": "driver_version",
+    "cuda version": "cuda_version",
+    "cuda umd version": "cuda_version",
+}
+
+
+def read_version(lines: Iterable[str], errors: list[SmiError]) -> dict[str, Any] | None:
+    """Read ``nvidia-smi --version``, or return None where the lines are something else."""
+    found = {_VERSION_KEYS[match[1].lower()]: match[2] for line in lines if (match := _VERSION.match(line))}
+    if "nvidia_smi_version" not in found:
+        return None
+    facts: dict[str, Any] = {"kind": "version", **found, **stated(errors)}
+    driver = found.get("driver_version")
+    if driver is None or not re.fullmatch(r"\d+\.\d+(?:\.\d+)?", driver):
+        raise Unreadable(f"the driver version is {'missing' if driver is None else repr(driver)}", "version")
+    return facts
+
+
+_TABLE_HEAD = re.compile(r"^\s*\|\s*NVIDIA-SMI\s+([\d.]+)(?:\s+\S.*)?\|\s*$", re.MULTILINE)
+_TABLE_VERSIONS = (
+    ("driver_version", re.compile(r"(?:Driver|KMD) Version:\s*([\d.]+)")),
+    ("cuda_version", re.compile(r"CUDA (?:UMD )?Version:\s*([\d.]+)")),
+)
+_TABLE_FIRST = re.compile(
+    r"^\s*\|\s*(\d+)\s+(\S.*?)\s+(On|Off|N/A|ERR!|TCC|WDDM|MCDM)\s*\|\s*(\S+)\s+(On|Off|N/A|ERR!)\s*\|\s*(\S+)\s*\|\s*$"
+)
+_TABLE_SECOND = re.compile(
+    r"^\s*\|\s*(?P<fan>\S+)\s+(?P<temp>\S+)\s+(?P<pstate>\S+)\s+(?P<draw>\S+)\s*/\s*(?P<limit>\S+)\s*\|"
+    r"\s*(?P<used>\S+)\s*/\s*(?P<total>\S+)\s*\|\s*(?P<util>\S+)\s+(?P<mode>\S.*?)\s*\|\s*$"
+)
+_TABLE_THIRD = re.compile(r"^\s*\|\s*\|\s*\|\s*(Enabled\*?|Disabled\*?|N/A|ERR!)\s*\|\s*$")
+_TABLE_PROCESS = re.compile(r"^\s*\|\s*(\d+)\s+(?:\S+\s+\S+\s+)?(\d+)\s+([CGM+]+)\s+(\S.*?)\s+(\d+MiB|N/A)\s*\|\s*$")
+
+
+def looks_like_table(text: str) -> bool:
+    """Whether ``text`` holds the head of nvidia-smi's plain table."""
+    return bool(_TABLE_HEAD.search(text))
+
+
+def read_table(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
+    """Read nvidia-smi's plain table, drivers 390 to 610. Names that nvidia-smi shortened end in ``...``, as printed."""
+    text = "\n".join(lines)
+    head = _TABLE_HEAD.search(text)
+    versions = {name: match[1] for name, form in _TABLE_VERSIONS if (match := form.search(text))}
+    processes_at = next((n for n, line in enumerate(lines) if re.match(r"^\s*\|\s*Processes:", line)), None)
+    if processes_at is None:
+        raise Unreadable("the table ends before its list of processes: GPUs may be missing", "table")
+    gpus = _table_gpus(lines[:processes_at])
+    if not gpus:
+        raise Unreadable("no GPU row in the table", "table")
+    processes = [
+        {"gpu": match[1], "pid": match[2], "type": match[3], "process_name": match[4], "used_memory": match[5]}
+        for line in lines[processes_at:]
+        if (match := _TABLE_PROCESS.match(line))
+    ]
+    return {
+        "kind": "table",
+        "nvidia_smi_version": head[1] if head else None,
+        **versions,
+        "gpu_count": len(gpus),
+        "gpus": gpus,
+        "processes": processes,
+        **stated([*errors, *_errors_in(gpus)]),
+    }
+
+
+def _table_gpus(lines: Iterable[str]) -> list[Gpu]:
+    gpus: list[Gpu] = []
+    for line in lines:
+        first = _TABLE_FIRST.match(line)
+        second = _TABLE_SECOND.match(line)
+        third = _TABLE_THIRD.match(line)
+        if first:
+            keys = ("index", "name", "persistence_mode", "pci.bus_id", "display_active",
+                    "ecc.errors.uncorrected.volatile.total")  # fmt: skip
+            gpus.append(dict(zip(keys, first.groups(), strict=True)))
+        elif second and gpus:
+            gpus[-1].update(_second_line(second))
+        elif third and gpus:
+            gpus[-1]["mig.mode.current"] = third[1]
+    halves = [gpu["index"] for gpu in gpus if "memory.total" not in gpu]
+    if halves:
+        raise Unreadable(f"GPU {', '.join(halves)} lacks its second line: the table is cut off or altered", "table")
+    return gpus
+
+
+def _second_line(match: re.Match[str]) -> Gpu:
+    spaced: Callable[[str], str] = lambda value: re.sub(r"(?<=\d)(?=[A-Za-z%])", " ", value)  # noqa: E731 (one expression)
+    return {
+        "fan.speed": spaced(match["fan"]),
+        "temperature.gpu": match["temp"].rstrip("C"),
+        "pstate": match["pstate"],
+        "power.draw": spaced(match["draw"]),
+        "power.limit": spaced(match["limit"]),
+        "memory.used": spaced(match["used"]),
+        "memory.total": spaced(match["total"]),
+        "utilization.gpu": spaced(match["util"]),
+        "compute_mode": match["mode"],
+    }
+
+
+__all__ = ["read_list", "read_query", "read_table", "read_version", "smi_error"]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCIe devices: link state and Access Control Services, from ``lspci -vvv`` or from the configuration space itself."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+Device = dict[str, Any]
+
+_BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_DEVICE = re.compile(rf"^\s?(?P<bus_id>{_BDF}) (?P<description>\S.*)$")
+_LINK = re.compile(
+    r"Speed (?P<speed>[\d.]+GT/s|unknown)(?P<slow> \(downgraded\))?.*?Width (?P<width>x\d+)(?P<narrow> \(downgraded\))?"
+)
+_ACS = re.compile(r"ACS(?P<which>Cap|Ctl):\s*(?P<flags>(?:\w+[+-]\s*)+)")
+_FLAG = re.compile(r"(\w+)([+-])")
+_NUMA = re.compile(r"NUMA node: (\d+)")
+_GROUP = re.compile(r"IOMMU group: (\d+)")
+_DENIED = "Capabilities: <access denied>"
+_SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
+
+REDIRECTS = ("ReqRedir", "CmpltRedir", "EgressCtrl")
+"""ACS controls that send peer-to-peer traffic up to the root complex instead of across the switch."""
+
+_ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+_EXTENDED = 0x100
+_ACS_ID = 0x000D
+_HEADER_ONLY = 64
+
+
+def looks_like(lines: Iterable[str]) -> bool:
+    """Whether some line is one of ``lspci -v``."""
+    marks = ("LnkSta:", "LnkCap:", "ACSCtl:", "ACSCap:")
+    classes = re.compile(rf"^\s?{_BDF} (?:[A-Z0-9][\w/ -]+(?: \[[0-9a-f]{{4}}\])?): ")
+    return any(any(mark in line for mark in marks) or classes.match(line) for line in lines)
+
+
+def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
+    """Read ``lspci -vv`` or a part of it; lines before the first device belong to one with ``bus_id`` None.
+
+    ``acs_redirect`` tells whether the ACS *control* of any device redirects peer traffic (null: no ACSCtl printed;
+    what a device is capable of does not count); ``downgraded`` names devices whose link is narrower or slower.
+    """
+    devices: list[Device] = []
+    for line in lines:
+        start = _DEVICE.match(line)
+        if start:
+            devices.append({"bus_id": start["bus_id"], "description": start["description"]})
+        elif line.strip():
+            if not devices:
+                devices.append({"bus_id": None, "description": None})
+            _add(devices[-1], line)
+    controls = [device["acs_redirect"] for device in devices if "acs_redirect" in device]
+    return {
+        "kind": "lspci",
+        "devices": devices,
+        "acs_redirect": any(controls) if controls else None,
+        "downgraded": [
+            device["bus_id"] or "(not named)"
+            for device in devices
+            if device.get("link", {}).get("width_downgraded") or device.get("link", {}).get("speed_downgraded")
+        ],
+        "access_denied": any(device.get("access_denied") for device in devices),
+    }
+
+
+def _add(device: Device, line: str) -> None:
+    link = _LINK.search(line)
+    acs = _ACS.search(line)
+    if link and "LnkCap:" in line:
+        device["link_capability"] = _state(link)
+    elif link and "LnkSta:" in line:
+        device["link"] = _state(link)
+        capability = device.get("link_capability", {})
+        width, most = device["link"]["width"], capability.get("width")
+        device["link"]["width_downgraded"] = bool(link["narrow"]) or (most is not None and width < most)
+        device["link"]["speed_downgraded"] = bool(link["slow"])
+    elif acs:
+        flags = {name: sign == "+" for name, sign in _FLAG.findall(acs["flags"])}
+        device["acs_capability" if acs["which"] == "Cap" else "acs_control"] = flags
+        if acs["which"] == "Ctl":
+            device["acs_redirect"] = redirects(flags)
+    elif numa := _NUMA.search(line):
+        device["numa_node"] = numa[1]
+    elif group := _GROUP.search(line):
+        device["iommu_group"] = group[1]
+    elif _DENIED in line:
+        device["access_denied"] = True
+
+
+def _state(link: re.Match[str]) -> dict[str, Any]:
+    return {"speed": link["speed"], "gen": generation(link["speed"]), "width": int(link["width"][1:])}
+
+
+def generation(speed: str) -> int | None:
+    """Return the PCIe generation of a speed such as ``32GT/s`` or ``32.0 GT/s PCIe``."""
+    match = re.match(r"(\d+(?:\.\d+)?)\s*GT/s", speed)
+    return _SPEEDS.get(match[1].removesuffix(".0")) if match else None
+
+
+def redirects(control: dict[str, bool]) -> bool:
+    """Whether these ACS controls redirect peer-to-peer traffic."""
+    return any(control.get(flag, False) for flag in REDIRECTS)
+
+
+def acs_control(config: bytes) -> dict[str, bool] | None:
+    """Return the ACS controls in a device's configuration space; None where it has no such capability.
+
+    ``config`` is ``/sys/bus/pci/devices/*/config``. The kernel shows only the first 64 bytes to others than root:
+    ValueError then. Layout: PCI Express Base Specification, 7.7.8 (ACS extended capability).
+    """
+    if len(config) <= _HEADER_ONLY:
+        raise ValueError("only the header is readable: root is needed")
+    offset = _EXTENDED
+    seen: set[int] = set()
+    while offset and offset not in seen and offset + 8 <= len(config):
+        seen.add(offset)
+        (header,) = struct.unpack_from("<I", config, offset)
+        if header & 0xFFFF == _ACS_ID:
+            (control,) = struct.unpack_from("<H", config, offset + 6)
+            return {name: bool(control >> bit & 1) for bit, name in enumerate(_ACS_BITS)}
+        offset = header >> 20
+    return None
