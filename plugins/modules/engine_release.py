@@ -208,7 +208,7 @@ ERRORS = (locks.LockError, interpreters.InterpreterError, releases.ReleaseError,
 SHOWN = 20
 
 
-class Module(AnsibleModule):
+class Module(AnsibleModule):  # type: ignore[misc]  # ansible has no types here
     """An AnsibleModule that leaves ``path`` alone: the stock one would replace ``state`` by that of a file."""
 
     def add_path_info(self, kwargs: dict[str, Any]) -> dict[str, Any]:

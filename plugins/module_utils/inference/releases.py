@@ -103,7 +103,9 @@ class Release:
         except (OSError, ValueError) as error:
             raise ReleaseError(f"{path}: {error}") from error
         if not isinstance(record, dict) or record.get("name") != self.name:
-            raise ReleaseError(f"{path} is not the record of {self.name}; remove the folder and install it again")
+            raise ReleaseError(f"{path} is not the record of {self.name}; build the release again")
+        if record.get("record_sha256") != _record_sha256(record):
+            raise ReleaseError(f"{path} has been changed since it was written; build the release again")
         return record
 
     def verify(self, *, full: bool = False, refresh: bool = True) -> sealing.Verification:
@@ -199,11 +201,18 @@ def seal(
         "manifest_sha256": sealing.write_manifest(release.path, entries),
         **notes,
     }
+    record["record_sha256"] = _record_sha256(record)
     text = json.dumps(record, indent=2, sort_keys=True) + "\n"
     sealing.write_atomically(release.path / RELEASE, text.encode())
     (release.path / INSTALLED).unlink()
     sealing.write_stats(release.stat_file, str(record["manifest_sha256"]), sealing.scan(release.path))
     return record
+
+
+def _record_sha256(record: Mapping[str, Any]) -> str:
+    """Return the hash of a record without this hash: it can't be in the manifest, whose hash it holds."""
+    rest = {key: value for key, value in record.items() if key != "record_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 # --- removing old ones --------------------------------------------------------------------------------------------

@@ -189,9 +189,9 @@ def verify(
     if not suspects and len(known) == len(present):
         return Verification((), len(present), 0)
     manifest = read_manifest(root, seal)
-    own = {MANIFEST, *beside}
+    sealed = {MANIFEST, *beside, *manifest}
     missing = [_missing(manifest[path]) for path in manifest.keys() - present.keys()]
-    extra = [Problem(path, "extra", "a file", "no such file") for path in suspects if path not in own | manifest.keys()]
+    extra = [Problem(path, "extra", "a file", "no such file") for path in suspects if path not in sealed]
     to_read = {path: status for path, status in suspects.items() if path in manifest}
     changed = list(_changed(root, manifest, to_read))
     problems = sorted(missing + extra + changed, key=lambda problem: problem.path)
