@@ -77,11 +77,12 @@ def _site(tree: Tree, edit: Edit, mark: str) -> _Site:
         without = source_edit.remove(source, edit.insert, mark)
         base = source if without is None else without
         spans = source_edit.find(tree.syntax(base), edit.within, source_edit.pattern(edit.anchor))
+        if len(spans) != 1:
+            code = source_edit.headline(edit.anchor)
+            return _Site(edit, mark, problem=f"{place}: the code `{code}` is there {len(spans)} times, expected once")
+        source_edit.insert(base, spans[0], edit.at, edit.insert, mark)
     except EditError as error:
         return _Site(edit, mark, problem=f"{edit.file}: {error}")
-    if len(spans) != 1:
-        code = source_edit.headline(edit.anchor)
-        return _Site(edit, mark, problem=f"{place}: the code `{code}` is there {len(spans)} times, expected once")
     return _Site(edit, mark, source_edit.mark_line(source, mark), spans[0])
 
 
@@ -245,11 +246,12 @@ def plan(
     ids = [entry.id for entry in ledger] if revert and chosen is None else choose(ledger, chosen)
     known = choose(ledger, acknowledged)
     view = Tree(Path(tree))
-    before = [state_of(view, entry, known) for entry in ledger]
-    before = _removable(view, ledger, before, ids) if revert else _allowed(ledger, before, ids)
-    for entry, state in zip(ledger, before, strict=True):
-        if entry.id in ids and state.state not in BLOCKING:
-            _lay(view, entry, revert=revert)
+    found = [state_of(view, entry, known) for entry in ledger]
+    before = _removable(view, ledger, found, ids) if revert else _allowed(ledger, found, ids)
+    if not any(state.id in ids and state.state in BLOCKING for state in before):
+        for entry, state in zip(ledger, before, strict=True):
+            if entry.id in ids and (revert or state.state == "applies"):
+                _lay(view, entry, revert=revert)
     changes = view.changes()
     after = [state_of(view, entry, known) for entry in ledger]
     _check(changes, view)
@@ -259,17 +261,14 @@ def plan(
 
 def _lay(tree: Tree, entry: Entry, *, revert: bool) -> None:
     """Lay one patch over the tree, or take it off: the edits of the variant that fits."""
-    for group in _sites(tree, entry):
-        if any(site.problem for site in group):
-            continue
-        for number, edit in enumerate(site.edit for site in group):
-            site = _site(tree, edit, f"{entry.id}/{number + 1}")
-            source = tree.read(edit.file) or b""
-            if revert and site.there:
-                tree.put(edit.file, source_edit.remove(source, edit.insert, site.mark) or source)
-            elif not revert and not site.there and site.span:
-                tree.put(edit.file, source_edit.insert(source, site.span, edit.at, edit.insert, site.mark))
-        return
+    for planned in _fitting(_sites(tree, entry)) or []:
+        edit = planned.edit
+        site = _site(tree, edit, planned.mark)  # again, since an edit before it may have moved its lines
+        source = tree.read(edit.file) or b""
+        if revert and site.there:
+            tree.put(edit.file, source_edit.remove(source, edit.insert, site.mark) or source)
+        elif not revert and not site.there and site.span:
+            tree.put(edit.file, source_edit.insert(source, site.span, edit.at, edit.insert, site.mark))
 
 
 def _allowed(ledger: Sequence[Entry], states: Sequence[PatchState], ids: Sequence[str]) -> list[PatchState]:
@@ -291,14 +290,20 @@ def _allowed(ledger: Sequence[Entry], states: Sequence[PatchState], ids: Sequenc
 def _removable(
     tree: Tree, ledger: Sequence[Entry], states: Sequence[PatchState], ids: Sequence[str]
 ) -> list[PatchState]:
-    """Return the states for a revert: what is not in needs no permission; what is in must come out exactly."""
-    result = []
-    for entry, state in zip(ledger, states, strict=True):
-        marked = any(f"# >>> patch {entry.id}/".encode() in (tree.read(name) or b"") for name in entry.files)
-        if entry.id in ids and not marked and state.state in BLOCKING:
-            state = PatchState(entry.id, "not-needed", f"it is not in the tree ({state.state}: {state.reason})")  # noqa: PLW2901
-        result.append(state)
-    return result
+    """Return the states for a revert: what is in must come out exactly, and needs no permission to."""
+    return [
+        _for_revert(tree, entry, state) if entry.id in ids and state.state in BLOCKING else state
+        for entry, state in zip(ledger, states, strict=True)
+    ]
+
+
+def _for_revert(tree: Tree, entry: Entry, state: PatchState) -> PatchState:
+    if not any(source_edit.mark_of(entry.id) in (tree.read(name) or b"") for name in entry.files):
+        return PatchState(entry.id, "not-needed", f"it is not in the tree ({state.state}: {state.reason})")
+    sites = _sites(tree, entry)
+    if _fitting(sites):
+        return PatchState(entry.id, "applied", f"part of it is in the tree ({state.state}: {state.reason})")
+    return PatchState(entry.id, "conflict", _conflict_reason(entry, sites))
 
 
 def _check(changes: Iterable[Change], tree: Tree) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -180,22 +180,17 @@ def _checked(kind: Any, document: Any, where: str) -> dict[str, Any]:
     """Return the mapping's values after a check of its keys and their types against the fields of ``kind``."""
     if not isinstance(document, Mapping):
         raise LedgerError(f"{where}: expected a mapping, seen {document!r}")
-    fields = {name: f for name, f in kind.__dataclass_fields__.items() if name != "document"}
+    known = {field.name: field for field in fields(kind) if field.name != "document"}
     for key, value in document.items():
-        if key not in fields:
-            raise LedgerError(f"{where}: unknown key {key!r}{nearest(str(key), fields)}")
-        expected = next((k for start, k in _KINDS.items() if fields[key].type.startswith(start)), str)
+        if key not in known:
+            raise LedgerError(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
+        expected = next((k for start, k in _KINDS.items() if str(known[key].type).startswith(start)), str)
         if not isinstance(value, expected):
-            raise LedgerError(f"{where}: {key} is {value!r}, expected {fields[key].type}")
-    missing = [name for name in _required(kind) if name not in document]
+            raise LedgerError(f"{where}: {key} is {value!r}, expected {known[key].type}")
+    missing = [n for n, f in known.items() if f.default is f.default_factory is MISSING and n not in document]
     if missing:
         raise LedgerError(f"{where}: {', '.join(missing)} missing")
     return dict(document)
-
-
-def _required(kind: Any) -> list[str]:
-    known = kind.__dataclass_fields__.values()
-    return [f.name for f in known if "MISSING" in repr(f.default) and "MISSING" in repr(f.default_factory)]
 
 
 def _check_path(name: str, where: str) -> None:

@@ -40,7 +40,10 @@ class Tree:
             return self._changed[name]
         if name not in self._found:
             path = self.root / name
-            self._found[name] = path.read_bytes() if path.is_file() else None
+            try:
+                self._found[name] = path.read_bytes() if path.is_file() else None
+            except OSError as error:
+                raise LedgerError(f"{path}: {error.strerror}") from error
         return self._found[name]
 
     def syntax(self, source: bytes) -> ast.Module:
@@ -116,8 +119,8 @@ def write(root: Path, changes: Sequence[Change]) -> None:
     replaced: list[Change] = []
     try:
         for change in changes:
-            _stage(root / change.file, change)
             staged.append(root / change.file)
+            _stage(root / change.file, change)
         for change in changes:
             _commit(root / change.file)
             replaced.append(change)
@@ -125,7 +128,7 @@ def write(root: Path, changes: Sequence[Change]) -> None:
         for path in staged:
             _temporary(path).unlink(missing_ok=True)
         _put_back(root, replaced)
-        raise LedgerError(f"{error.filename}: {error.strerror}; everything is as it was before") from error
+        raise LedgerError(f"{error.filename}: {error.strerror}; every file is as it was before") from error
 
 
 def _stage(path: Path, change: Change) -> None:
@@ -159,5 +162,10 @@ def _commit(path: Path) -> None:
 def _put_back(root: Path, replaced: Iterable[Change]) -> None:
     for change in replaced:
         path = root / change.file
-        _stage(path, Change(change.file, change.after, change.before))
-        _commit(path)
+        try:
+            _stage(path, Change(change.file, change.after, change.before))
+            _commit(path)
+        except OSError as error:
+            raise LedgerError(
+                f"{path}: {error.strerror}; it holds the change, revert it by hand or reinstall"
+            ) from error

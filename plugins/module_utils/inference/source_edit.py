@@ -140,6 +140,11 @@ def _block(code: str, mark: str, indent: bytes, newline: bytes) -> bytes:
     return b"".join((indent + line.encode("ascii") if line else b"") + newline for line in lines)
 
 
+def mark_of(patch: str) -> bytes:
+    """Return the bytes that begin every mark of one patch."""
+    return f"# >>> patch {patch}/".encode()
+
+
 def _marks(mark: str) -> tuple[str, str]:
     return f"# >>> patch {mark}", f"# <<< patch {mark}"
 
