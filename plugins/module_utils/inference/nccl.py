@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .nccl_values import c_integer
 from .program import nearest
 
 DEFAULT_PROFILE = "latency"
@@ -257,7 +258,8 @@ def required_arguments(environment: Mapping[str, str]) -> list[str]:
 
 def p2p_is_off(environment: Mapping[str, str]) -> bool:
     """Return whether the settings turn peer access between GPUs off. NCCL takes no other number than 1 for that."""
-    return environment.get("NCCL_P2P_DISABLE") == "1" or environment.get("NCCL_P2P_LEVEL") in ("LOC", "0")
+    disabled = c_integer(environment.get("NCCL_P2P_DISABLE", ""))[0] == 1
+    return disabled or environment.get("NCCL_P2P_LEVEL") in ("LOC", "0")
 
 
 def _checked(settings: object, where: str) -> dict[str, str | None]:

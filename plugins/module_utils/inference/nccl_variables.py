@@ -47,9 +47,9 @@ def parse_version(text: str) -> Version:
 
 
 def version_text(version: Version) -> str:
-    """Return a release as NCCL writes it, such as ``2.28.9``."""
+    """Return a release as NCCL writes it, such as ``2.28.9``, or ``2.17`` for a minor release as a whole."""
     major, minor, patch = version
-    return f"{major}.{minor}" if patch == _LAST_PATCH else f"{major}.{minor}.{patch}"
+    return f"{major}.{minor}" if patch in (0, _LAST_PATCH) else f"{major}.{minor}.{patch}"
 
 
 @dataclass(frozen=True)
