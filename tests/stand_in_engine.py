@@ -97,10 +97,9 @@ class Scheduler:
             self.tokens += len(chunk)
 
     def generate(self, prompt: str) -> bool:
-        with self._lock:
-            with contextlib.suppress(OSError):
-                self._ours.sendall(json.dumps(prompt).encode() + b"\n")
-                return self._replies.readline() == "done\n"
+        with self._lock, contextlib.suppress(OSError):
+            self._ours.sendall(json.dumps(prompt).encode() + b"\n")
+            return self._replies.readline() == "done\n"
         return False
 
 
@@ -139,8 +138,8 @@ class Handler(BaseHTTPRequestHandler):
     draining = False
     first = threading.Event()
 
-    def log_message(self, text: str, *values: object) -> None:
-        log(f'INFO:     {self.client_address[0]}:0 - "{self.command} {self.path} HTTP/1.1" {values[1]} OK')
+    def log_request(self, code: object = "-", size: object = "-") -> None:  # noqa: ARG002 - as the base class has it
+        log(f'INFO:     {self.client_address[0]}:0 - "{self.command} {self.path} HTTP/1.1" {int(code)} OK')
 
     def reply(self, status: int, body: object = "", kind: str = "application/json") -> None:
         raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -193,6 +192,8 @@ class Handler(BaseHTTPRequestHandler):
             usage = {"prompt_tokens": len(wish["prompt"].split()), "completion_tokens": tokens}
             with contextlib.suppress(OSError):
                 self.reply(200, {"choices": [{"text": text, "finish_reason": "length"}], "usage": usage})
+            if not Handler.first.is_set():
+                log(f"stand-in: first completion at {time.monotonic()}")
             Handler.first.set()
         finally:
             Handler.running -= 1

@@ -52,7 +52,7 @@ class Supervisor:
     def __init__(self, settings: Settings, voice: Voice, inbox: Inbox[Event], engine: Engine, key: str | None) -> None:
         self._settings, self._voice, self._inbox, self._engine = settings, voice, inbox, engine
         self._record = voice.record
-        self._pump = LogPump(engine.output, sys.stdout.fileno(), voice.redactor, lambda phase: inbox.put(Begun(phase)))
+        self._pump = LogPump(engine.output, 1, voice.redactor, lambda phase: inbox.put(Begun(phase)))
         self._prober = Prober(settings, Server(settings.host, settings.port, key), Engine.tree, inbox.put)
         self._poll = select.poll()
         self._poll.register(inbox.fd, select.POLLIN)
@@ -72,6 +72,8 @@ class Supervisor:
                 pass
         except Failure as failure:
             return self._fail(failure)
+        except Exception as error:
+            return self._fail(Failure("supervisor-failed", f"{type(error).__name__}: {error}"))
         return self._finish()
 
     # ---- the loop
@@ -285,7 +287,10 @@ def supervise(settings: Settings, command: Sequence[str], environ: dict[str, str
     except Failure as failure:
         return voice.failed(failure, explain(failure, []), exit_code=None, log=[])
     voice.record.started(engine.pid)
-    return Supervisor(settings, voice, inbox, engine, key).run()
+    try:
+        return Supervisor(settings, voice, inbox, engine, key).run()
+    finally:
+        proc.end_descendants(KILL_S)  # nothing is left, unless the supervisor itself has failed
 
 
 def main(arguments: Sequence[str], environ: dict[str, str]) -> int:

@@ -48,7 +48,7 @@ class LineSplitter:
 
     def __init__(self, limit: int = LINE_LIMIT) -> None:
         self._limit = limit
-        self._left_out = 0
+        self._left_out, self._returned = 0, False
         self.held = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -62,16 +62,23 @@ class LineSplitter:
         return lines
 
     def _hold(self, piece: bytes) -> None:
-        text = self.held + piece
-        body = text.rstrip(b"\r")
-        text = body.rpartition(b"\r")[2] + text[len(body) :][:1]
-        self.held = text[: self._limit]
-        self._left_out += len(text) - len(self.held)
+        first, *later = piece.split(b"\r")
+        self._append(first)
+        for text in later:
+            self._returned = True
+            self._append(text)
+
+    def _append(self, text: bytes) -> None:
+        if text and self._returned:
+            self.release()
+        kept = text[: self._limit - len(self.held)]
+        self.held += kept
+        self._left_out += len(text) - len(kept)
 
     def release(self) -> bytes:
         """Return what is held as one line and begin the next."""
-        line, left_out = self.held.rstrip(b"\r"), self._left_out
-        self.held, self._left_out = b"", 0
+        line, left_out = self.held, self._left_out
+        self.held, self._left_out, self._returned = b"", 0, False
         return line + b" [%d bytes left out]" % left_out if left_out else line
 
 

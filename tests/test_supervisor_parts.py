@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor's parts by themselves: settings, lines, HTTP, /proc, and what is concluded from what is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference import signatures
+from inference import supervisor_proc as proc
+from inference import supervisor_settings as settings_file
+from inference.supervisor_failure import FIXES, Failure, explain, stalled
+from inference.supervisor_http import BODY_LIMIT, NoAnswerError, NoGenerationError, Server
+from inference.supervisor_log import LineSplitter, LogPump, Redactor
+from inference.supervisor_notify import STATUS_LIMIT, Notifier
+from inference.supervisor_proc import Process, Work
+from inference.supervisor_record import release_of, write_json
+from inference.supervisor_watch import COMMUNICATION, Liveness, Look, StartWatch
+
+GOOD = {
+    "instance": "kimi",
+    "engine": "sglang",
+    "host": "127.0.0.1",
+    "port": 30000,
+    "model": "m",
+    "generation": "g",
+    "start_grace_s": 600,
+    "stall_s": 180,
+    "probe_interval_s": 5,
+    "probe_timeout_s": 8,
+    "failed_probes": 3,
+    "drain_s": 60,
+    "completion": {"prompt": "The capital of France is", "max_tokens": 8},
+}
+
+# ---- settings
+
+
+def test_settings_have_two_defaults():
+    settings = settings_file.from_dict(GOOD)
+    assert settings.runtime_dir == "/run/inference/kimi"
+    assert settings.api_key_file is None
+    assert settings.completion.max_tokens == 8
+    assert settings.freeze_bound_s == 5 + 3 * (8 + 2)
+
+
+@pytest.mark.parametrize("key", sorted(GOOD))
+def test_every_key_is_needed(key):
+    with pytest.raises(settings_file.SettingsError, match=f"missing key {key}"):
+        settings_file.from_dict({name: value for name, value in GOOD.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("instance", "../kimi"),
+        ("engine", "llama"),
+        ("port", 0),
+        ("port", 65536),
+        ("port", True),
+        ("start_grace_s", 0),
+        ("stall_s", "180"),
+        ("failed_probes", 1),
+        ("failed_probes", 2.5),
+        ("drain_s", -1),
+        ("runtime_dir", "run"),
+        ("api_key_file", ""),
+        ("completion", "hello"),
+        ("completion", {"prompt": "", "max_tokens": 8}),
+        ("completion", {"prompt": "p"}),
+        ("completion", {"prompt": "p", "max_tokens": 1, "temperature": 0}),
+        ("generation", None),
+    ],
+)
+def test_a_wrong_value_is_named(key, value):
+    with pytest.raises(settings_file.SettingsError, match=key):
+        settings_file.from_dict({**GOOD, key: value})
+
+
+def test_all_problems_come_at_once():
+    with pytest.raises(settings_file.SettingsError) as caught:
+        settings_file.from_dict({**GOOD, "port": 0, "engine": "x", "extra": 1})
+    assert all(word in str(caught.value) for word in ("port", "engine", "extra"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_file_that_is_no_object(tmp_path, text):
+    file = tmp_path / "s.json"
+    file.write_text(text)
+    with pytest.raises(settings_file.SettingsError, match=r"s\.json"):
+        settings_file.load(str(file))
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(settings_file.SettingsError, match="/nonexistent: No such file"):
+        settings_file.load("/nonexistent")
+
+
+def test_the_key_file(tmp_path):
+    (tmp_path / "key").write_text("secret-1\n")
+    assert settings_file.read_key(str(tmp_path / "key"), {}) == "secret-1"
+    assert settings_file.read_key("key", {"CREDENTIALS_DIRECTORY": str(tmp_path)}) == "secret-1"
+    assert settings_file.read_key(None, {}) is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"two words", b"two\nlines", "schl\u00fcssel".encode()])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(tmp_path, raw):
+    (tmp_path / "key").write_bytes(raw)
+    with pytest.raises(settings_file.SettingsError) as caught:
+        settings_file.read_key(str(tmp_path / "key"), {})
+    assert not raw or raw.decode() not in str(caught.value)
+
+
+# ---- lines
+
+
+CHUNKS = st.lists(st.sampled_from([b"a", b"bcdefgh", b"\r", b"\n", b"\r\n", b"0123456789" * 3])).map(b"".join)
+
+
+@given(st.lists(CHUNKS))
+def test_lines_do_not_depend_on_how_they_arrive(chunks):
+    whole = b"".join(chunks)
+    at_once, in_parts = LineSplitter(20), LineSplitter(20)
+    lines = [line for chunk in chunks for line in in_parts.feed(chunk)]
+    assert lines == at_once.feed(whole)
+    assert in_parts.release() == at_once.release()
+
+
+@given(st.binary(max_size=300))
+def test_short_lines_are_not_changed(raw):
+    raw = raw.replace(b"\r", b"")
+    splitter = LineSplitter(1000)
+    assert [*splitter.feed(raw), splitter.held] == raw.split(b"\n")
+
+
+def test_a_long_line_is_cut_and_says_so():
+    splitter = LineSplitter(10)
+    assert splitter.feed(b"0123456789abc") == []
+    assert len(splitter.held) == 10
+    assert splitter.feed(b"de\nnext\n") == [b"0123456789 [5 bytes left out]", b"next"]
+
+
+def test_a_progress_bar_is_what_a_terminal_shows_last():
+    splitter = LineSplitter()
+    assert splitter.feed(b"\r 1%\r 2%") == []
+    assert splitter.held == b" 2%"
+    assert splitter.feed(b"\r100%\r\nnext\r\n") == [b"100%", b"next"]
+
+
+def test_secrets_are_hidden():
+    clean = Redactor("k3y").clean
+    assert "k3y" not in clean("the k3y is k3y")
+    assert "abc123" not in clean("ServerArgs(api_key='abc123', port=1)")
+    assert clean("#new-token: 8192, token usage: 0.10") == "#new-token: 8192, token usage: 0.10"
+
+
+def pumped(*chunks: bytes):
+    """Return a pump that has taken ``chunks``, what it passed on, and the phases it told of."""
+    source, inlet = os.pipe()
+    outlet, target = os.pipe()
+    phases: list[str] = []
+    pump = LogPump(source, target, Redactor(None), phases.append)
+    pump.start()
+    for chunk in chunks:
+        os.write(inlet, chunk)
+    os.close(inlet)
+    pump.join(5)
+    os.close(target)
+    with os.fdopen(outlet, "rb") as passed:
+        return pump, passed.read(), phases
+
+
+def test_the_pump_passes_on_and_understands():
+    raw = b"Load weight begin.\nnot utf-8: \xff\nPrefill batch, #new-seq: 1\nlast, without an end"
+    pump, passed, phases = pumped(raw)
+    assert passed == raw + b"\n"
+    assert phases == ["loading weights"]
+    assert time.monotonic() - pump.last_batch < 5
+    assert list(pump.lines)[-1] == "last, without an end"
+    json.dumps(list(pump.lines)).encode()
+
+
+def test_answers_to_probes_are_no_progress():
+    pump, _, _ = pumped(b'INFO:     127.0.0.1:0 - "GET /health HTTP/1.1" 503 Service Unavailable\n' * 10)
+    assert pump.progress_bytes == 0
+    pump, _, _ = pumped(b"\rLoading 1/4\rLoading 2/4")
+    assert pump.progress_bytes > 0, "a progress bar has no line end for minutes"
+
+
+def test_troubles_of_a_start_do_not_explain_a_later_failure():
+    pump, _, _ = pumped(b"torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert explain(Failure("engine-ended", "x"), pump.matches).cause == "cuda-out-of-memory"
+    pump.begin_serving()
+    assert explain(Failure("engine-ended", "x"), pump.matches).cause == "engine-ended"
+
+
+def test_a_warning_explains_no_failure():
+    warning = next(row for row in signatures.SIGNATURES if row.level == "warning" and row.role == "cause")
+    match = signatures.Match(warning, "line", 1)
+    assert signatures.root_cause([match]) is match
+    assert explain(Failure("engine-ended", "x"), [match]).cause == "engine-ended"
+
+
+def test_every_failure_says_what_to_do():
+    assert all(FIXES.values())
+    failure = stalled(COMMUNICATION, "no progress")
+    assert failure.cause == "nccl-init-stalled"
+    assert "NCCL_P2P_DISABLE" in failure.fix
+    assert COMMUNICATION in signatures.PHASE_NAMES
+
+
+# ---- HTTP
+
+
+def serve_once(*parts: bytes, pause: float = 0.0) -> Server:
+    """Answer one connection with ``parts``, then close it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        channel, _ = listener.accept()
+        with channel, listener:
+            channel.recv(65536)
+            for part in parts:
+                try:
+                    channel.sendall(part)
+                except OSError:
+                    return
+                time.sleep(pause)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return Server("127.0.0.1", listener.getsockname()[1], key="k")
+
+
+def completion(text: str = "Paris", tokens: object = 1) -> bytes:
+    return json.dumps({"choices": [{"text": text}], "usage": {"completion_tokens": tokens}}).encode()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def test_the_forms_of_an_answer():
+    body = completion()
+    sized = HEAD + b"content-length: %d\r\n\r\n" % len(body)
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n" + body[:5] + b"\r\n%x;x=y\r\n" % len(body[5:])
+    for parts in (
+        [sized + body],
+        [sized, body[:4], body[4:]],
+        [HEAD + b"\r\n" + body],
+        [chunked + body[5:] + b"\r\n0\r\n\r\n"],
+    ):
+        assert serve_once(*parts).generate("m", "p", 1, 2).text == "Paris"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        HEAD,
+        HEAD + b"Content-Length: 100\r\n\r\nshort",
+    ],
+)
+def test_what_is_no_answer(raw):
+    with pytest.raises(NoAnswerError):
+        serve_once(raw).request("GET", "/health", timeout_s=2)
+
+
+def test_nobody_answers():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(NoAnswerError, match="refused"):
+            Server("127.0.0.1", unused.getsockname()[1]).request("GET", "/", timeout_s=1)
+
+
+def test_a_trickle_does_not_stretch_the_timeout():
+    server, began = serve_once(*[b"x"] * 100, pause=0.1), time.monotonic()
+    with pytest.raises(NoAnswerError):
+        server.request("GET", "/", timeout_s=0.5)
+    assert time.monotonic() - began < 1
+
+
+def test_an_endless_answer_is_cut():
+    page = serve_once(HEAD + b"\r\n", *[b"x" * 65536] * 64).request("GET", "/metrics", timeout_s=5)
+    assert BODY_LIMIT <= len(page.body) < BODY_LIMIT + 65536
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", b"not json", b'{"choices": []}', completion(tokens=0), completion(tokens=None), completion(tokens="8")],
+)
+def test_what_is_no_generation(body):
+    with pytest.raises(NoGenerationError):
+        serve_once(HEAD + b"\r\n" + body).generate("m", "p", 1, 2)
+
+
+def test_the_key_is_not_in_the_representation():
+    assert "secret" not in repr(Server("h", 1, key="secret"))
+
+
+# ---- /proc
+
+
+def test_a_tree_is_what_lies_below():
+    rows = [(1, 0), (10, 1), (11, 10), (12, 11), (13, 1), (10_000, 12)]
+    table = {pid: Process(pid, parent, "S", 0, 0, 0) for pid, parent in rows}
+    assert set(proc.descendants(10, table)) == {11, 12, 10_000}
+
+
+def test_names_with_parentheses_do_not_shift_the_fields(tmp_path):
+    (tmp_path / "7").mkdir()
+    numbers = " ".join(str(number) for number in range(4, 53))
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b) R (c) S {numbers}\n")
+    (tmp_path / "self").mkdir()
+    found = proc.processes(str(tmp_path))[7]
+    assert (found.parent, found.state, found.cpu_ticks, found.started, found.resident_pages) == (
+        4,
+        "S",
+        14 + 15,
+        22,
+        24,
+    )
+
+
+def test_helpers_are_known():
+    assert proc.is_helper("/v/bin/python -c from multiprocessing.resource_tracker import main;main(12)")
+    assert proc.is_helper("/v/bin/python -m torch/_inductor/compile_worker/__main__.py --workers=8")
+    assert not proc.is_helper("sglang::scheduler_TP0")
+    assert not proc.is_helper("VLLM::EngineCore")
+
+
+def test_kill_takes_only_the_process_that_was_meant():
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        seen = proc.process(sleeper.pid)
+        proc.kill(Process(seen.pid, seen.parent, "S", 0, seen.started + 1, 0))
+        assert sleeper.poll() is None
+        proc.kill(seen)
+        assert sleeper.wait(5) == -9
+    proc.kill(seen)
+    for pid in (0, 1, os.getpid()):
+        proc.kill(Process(pid, 0, "S", 0, proc.process(os.getpid()).started, 0))
+
+
+def test_listeners_by_address(tmp_path):
+    (tmp_path / "net").mkdir()
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   0: {} 00000000:0000 {} 00000000:00000000 00:00000000 00000000  1000        0 {} 1 0 100 0 0 10 0\n"
+    loopback, other = ("7F000001" if sys.byteorder == "big" else "0100007F"), "0A00000A"
+    (tmp_path / "net" / "tcp").write_text(
+        head
+        + row.format(f"{loopback}:7530", "0A", 11)
+        + row.format(f"{other}:7530", "0A", 12)
+        + row.format(f"{loopback}:7530", "01", 13)
+        + row.format(f"{loopback}:7531", "0A", 14)
+    )
+    (tmp_path / "net" / "tcp6").write_text(head + row.format("0" * 32 + ":7530", "0A", 15))
+    found = proc.listeners("127.0.0.1", 0x7530, str(tmp_path))
+    assert [(entry.address, entry.inode, entry.uid) for entry in found] == [
+        ("127.0.0.1", "11", 1000),
+        ("::", "15", 1000),
+    ]
+    assert len(proc.listeners("0.0.0.0", 0x7530, str(tmp_path))) == 3
+
+
+def test_a_listener_and_its_holder():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (found,) = proc.listeners("127.0.0.1", port)
+        assert proc.holders([found.inode], [os.getpid()]) == {found.inode: os.getpid()}
+        assert proc.holders([found.inode], []) == {}
+        assert f"pid {os.getpid()}" in proc.describe_holder(found)
+        assert "Address already in use" in str(proc.bind_error("127.0.0.1", port))
+    assert proc.bind_error("127.0.0.1", port) is None
+    assert proc.bind_error("192.0.2.1", port), "an address of no interface here"
+    assert proc.bind_error("no.such.host.invalid", port)
+
+
+def test_a_holder_that_cannot_be_seen_is_at_least_whose_it_is(tmp_path):
+    assert proc.describe_holder(proc.Listener("::", "999", 0), str(tmp_path)) == "a process of user root"
+
+
+def test_work_is_counted():
+    tree = {os.getpid(): proc.process(os.getpid())}
+    before = proc.work(tree)
+    Path("/proc/self/stat").read_bytes()
+    after = proc.work({os.getpid(): proc.process(os.getpid())})
+    assert after.io > before.io > 0
+    assert after.resident_pages > 0
+    assert after.pids == {os.getpid()}
+
+
+# ---- conclusions
+
+HZ = os.sysconf("SC_CLK_TCK")
+
+
+def start_watch() -> StartWatch:
+    return StartWatch(stall_s=10, cpu_only_s=30, first=Look(0, Work(), 0, "starting"))
+
+
+@pytest.mark.parametrize(
+    "grows",
+    [
+        lambda t: Look(t, Work(), t, "starting"),
+        lambda t: Look(t, Work(io=t * (2 << 20)), 0, "starting"),
+        lambda t: Look(t, Work(resident_pages=t * 1024), 0, "starting"),
+        lambda t: Look(t, Work(pids=frozenset({t})), 0, "starting"),
+        lambda t: Look(t, Work(), 0, f"phase {t}"),
+    ],
+    ids=["output", "data", "memory", "processes", "phases"],
+)
+def test_what_counts_as_progress_for_as_long_as_it_lasts(grows):
+    watch = start_watch()
+    for second in range(1, 200):
+        assert watch.look(grows(second))
+        assert watch.stalled(second) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "limit"), [("compiling kernels", 30), (COMMUNICATION, 10)], ids=["compiling", "waiting for a peer"]
+)
+def test_cpu_time_alone_counts_for_a_while(phase, limit):
+    watch = start_watch()
+    watch.look(Look(1, Work(), 0, phase))
+    for second in range(2, limit + 1):
+        assert watch.look(Look(second, Work(cpu_ticks=second * HZ), 0, phase))
+        assert watch.stalled(second) is None
+    late = limit + 1
+    assert not watch.look(Look(late, Work(cpu_ticks=late * HZ), 0, phase))
+    assert "nothing but CPU time" in watch.stalled(late)
+
+
+def test_a_little_of_everything_is_no_progress():
+    watch = start_watch()
+    for second in range(1, 10):
+        assert not watch.look(Look(second, Work(cpu_ticks=second * HZ // 20, io=second * 5000), 0, "starting"))
+        assert watch.stalled(second) is None
+    assert "no progress for 10 s" in watch.stalled(10)
+
+
+def test_liveness_needs_several_failures_in_a_row():
+    alive = Liveness(3, 8, now=0)
+    assert not alive.failed_probe(8, None, float("-inf"))
+    assert not alive.failed_probe(16, None, float("-inf"))
+    alive.succeeded(20)
+    assert alive.failed == 0
+    assert [alive.failed_probe(at, None, float("-inf")) for at in (28, 36, 44)] == [False, False, True]
+
+
+def test_liveness_believes_counters_and_batches():
+    alive = Liveness(3, 8, now=0)
+    assert not any(alive.failed_probe(8 * n, b"tokens %d" % n, float("-inf")) for n in range(1, 20))
+    frozen = [alive.failed_probe(8 * n, b"tokens 19", float("-inf")) for n in range(20, 23)]
+    assert frozen == [False, True, True], "counters that stand still are no evidence"
+    alive = Liveness(3, 8, now=0)
+    assert not any(alive.failed_probe(8 * n, None, 8 * n - 3) for n in range(1, 20))
+    assert alive.failed_probe(8 * 22, None, 8 * 19)
+
+
+def test_instant_failures_are_not_a_freeze_at_once():
+    alive = Liveness(3, 8, now=0)
+    assert not any(alive.failed_probe(at, None, float("-inf")) for at in (1, 2, 3, 4, 5))
+
+
+# ---- telling
+
+
+def test_a_notifier_takes_its_variables_away(tmp_path):
+    environ = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1", "HOME": "/"}
+    notifier = Notifier(environ)
+    assert environ == {"HOME": "/"}
+    assert notifier.watchdog_s == 30
+    assert Notifier({}).watchdog_s is None
+    assert not Notifier({}).active
+    Notifier({}).send(READY=1)
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).send(READY=1)
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_status_is_one_line(tmp_path, abstract):
+    name = f"@supervisor-test-{os.getpid()}" if abstract else str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + name[1:] if abstract else name)
+        systemd.settimeout(2)
+        Notifier({"NOTIFY_SOCKET": name}).send(status="a\nREADY=1 " + "\u00fc" * 1000, WATCHDOG=1)
+        raw = systemd.recv(65536)
+    assert raw.startswith(b"WATCHDOG=1\nSTATUS=a READY=1 ")
+    assert len(raw) < STATUS_LIMIT + 30
+    raw.decode()
+
+
+def test_the_release_is_read_from_the_command():
+    assert release_of(["/opt/inference/releases/sglang-0.5.23-ab12/venv/bin/python", "-m", "x"]) == "sglang-0.5.23-ab12"
+    assert release_of(["python3", "-m", "x"]) is None
+
+
+def test_files_are_replaced_whole(tmp_path):
+    target = tmp_path / "state.json"
+    write_json(str(target), {"a": 1})
+    before = target.stat().st_ino
+    write_json(str(target), {"a": 2})
+    assert json.loads(target.read_text()) == {"a": 2}
+    assert target.stat().st_ino != before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
