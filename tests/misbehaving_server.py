@@ -124,9 +124,9 @@ class Server:
         if self.engine == "sglang":
             app.router.add_get("/health_generate", self.health)
             app.router.add_get("/get_server_info", self.server_info)
-            app.router.add_get("/get_model_info", lambda _: web.json_response({"model_path": f"/models/{MODEL}"}))
+            app.router.add_get("/get_model_info", self.model_info)
         else:
-            app.router.add_get("/version", lambda _: web.json_response({"version": self.release}))
+            app.router.add_get("/version", self.version)
         app.router.add_get("/v1/models", self.models)
         if self.way != "completion-only":
             app.router.add_post("/v1/chat/completions", self.complete)
@@ -160,6 +160,12 @@ class Server:
         name = "another/model" if self.fault == "wrong-model" else MODEL
         return web.json_response({"object": "list", "data": [{"id": name, "owned_by": owner, "max_model_len": 8192}]})
 
+    async def model_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"model_path": f"/models/{MODEL}"})
+
+    async def version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": self.release})
+
     async def server_info(self, _: web.Request) -> web.Response:
         backend = "triton" if self.fault == "wrong-backend" else "flashinfer"
         secret = {"api_key": "sk-of-the-server"}
@@ -186,7 +192,8 @@ class Server:
         if self.fault == "slow-first-token":
             await asyncio.sleep(0.3)
         if self.fault == "status-503":
-            return web.json_response({"error": {"message": "overloaded"}}, status=503)
+            key = request.headers.get("Authorization", "no key")
+            return web.json_response({"error": {"message": f"overloaded, {key}"}}, status=503)
         if self.fault == "error-in-200":
             return web.json_response({"object": "error", "message": "scheduler is gone", "code": 500})
         if self.way == "no-logprobs" and body.get("logprobs"):
@@ -220,6 +227,8 @@ class Server:
 
     def known(self, prompt: str) -> list[str]:
         if "capital of France" in prompt:
+            if self.fault == "not-repeatable":
+                return [" Paris", "."]
             return [" Paris", ".", " It", " lies", " on", " the", " Seine", "."]
         if "1, 2, 3, 4, 5, 6, 7," in prompt:
             return [f" {n}," for n in range(8, 30)]

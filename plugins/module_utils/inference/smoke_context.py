@@ -51,9 +51,12 @@ class Context:
         timeouts = self.profile.timeouts
         return Limits(timeouts.first_token, timeouts.stall, timeouts.request)
 
-    def add(self, name: str, seen: str, *, expected: str | None = None, level: Level | None = None) -> None:
-        """Add a finding of the catalogue."""
-        self.result.report.extend([finding(name, seen, expected=expected, level=level)])
+    def add(
+        self, name: str, seen: str, *, expected: str | None = None, level: Level | None = None, where: str = ""
+    ) -> None:
+        """Add a finding of the catalogue; ``where`` says in which stage or request it was."""
+        seen = self.client.clean(seen)
+        self.result.report.extend([finding(name, seen, expected=expected, level=level, where=where)])
 
     def skip(self, check: str, why: str) -> None:
         """Record what could not be checked."""
@@ -98,5 +101,5 @@ class Context:
             first = failed[0]
             status = f"{first.problem}: " if name == "http-error" else ""
             seen = f"{len(failed)} of {len(completions)} requests; the first: {status}{first.detail or 'no detail'}"
-            self.result.report.extend([finding(name, seen, where=stage)])
+            self.add(name, seen, where=stage)
         return sum(map(len, kinds.values()))

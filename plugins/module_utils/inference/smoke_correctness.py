@@ -29,14 +29,16 @@ SAMPLED = 0.7
 """Temperature of the answer that is looked at for degeneration: a sound model varies, even one with random weights."""
 
 
+NOT_OFFERED = ("http-400", "http-404", "http-405", "http-501")
+"""How servers refuse a kind of completion that they do not have; without a chat template it is 400."""
+
+
 async def correctness(ctx: Context) -> str:
     """Run every check; the first answer that is not whole makes the rest meaningless."""
-    first = await free_answer(ctx)
     goldens = goldens_of(ctx)
     if ctx.depth == "quick":
-        _slow_first_token(ctx, first)
-        await golden(ctx, goldens[:1])
-        return f"a whole answer of {first.completion_tokens} tokens"
+        return await one_answer(ctx, goldens)
+    await free_answer(ctx)
     notes = [await golden(ctx, goldens), await repeatable(ctx, goldens), await leakage(ctx)]
     if ctx.result.report.at("critical"):
         raise StopError("the answers are not right: their speed means nothing")
@@ -51,18 +53,34 @@ def goldens_of(ctx: Context) -> Sequence[Golden]:
     return next((found for name in names if (found := golden_for(name))), ())
 
 
+async def one_answer(ctx: Context, goldens: Sequence[Golden]) -> str:
+    """Make one streamed completion: of a golden prompt where one is known, else of free text."""
+    answer, entry = None, next(iter(goldens), None)
+    if entry is None:
+        ctx.skip("golden", f"no golden prompts are known for {ctx.model}: give them in correctness.golden")
+    else:
+        request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens, api=entry.api)
+        answer = complete(await ctx.client.stream(request, ctx.limits))
+        if answer.problem in NOT_OFFERED:
+            ctx.skip(f"golden by {entry.api}", f"the server does not offer it ({answer.problem})")
+            answer = None
+    if answer is None or entry is None:
+        answer = await free_answer(ctx)
+    elif not ctx.count_problems(f"{entry.prompt!r}", [answer]):
+        _judge_golden(ctx, entry, answer)
+    limit = ctx.profile.correctness.slow_first_token
+    if answer.ttft and answer.ttft > limit:
+        ctx.add("slow-first-token", f"{answer.ttft:.2f} s", expected=f"at most {limit:g} s")
+    return f"a whole answer of {answer.completion_tokens} tokens" if answer.problem is None else ""
+
+
 async def free_answer(ctx: Context) -> Completion:
     """Ask for free text that nobody asked for before; find out whether the server chats; look for degeneration."""
-    tokens = 16 if ctx.depth == "quick" else ctx.profile.correctness.tokens
     prompt = f"{nonce(ctx.rng)}: tell a short story about a town by the sea."
-    answer = complete(await ctx.client.stream(ctx.request(prompt, tokens, temperature=SAMPLED), ctx.limits))
-    if answer.problem in ("http-404", "http-400", "http-501") and ctx.api == "chat":
+    answer = await _free(ctx, prompt)
+    if answer.problem in NOT_OFFERED:
         ctx.api = "completion"
-        plain = complete(await ctx.client.stream(ctx.request(prompt, tokens, temperature=SAMPLED), ctx.limits))
-        if plain.problem in ("http-404", "http-405"):
-            ctx.api = "chat"
-        else:
-            answer = plain
+        answer = await _free(ctx, prompt)
     if ctx.count_problems("first answer", [answer]):
         raise StopError("the first completion failed")
     if why := degenerate(answer.text or answer.reasoning):
@@ -71,42 +89,51 @@ async def free_answer(ctx: Context) -> Completion:
     return answer
 
 
-def _slow_first_token(ctx: Context, answer: Completion) -> None:
-    limit = ctx.profile.correctness.slow_first_token
-    if answer.ttft and answer.ttft > limit:
-        ctx.add("slow-first-token", f"{answer.ttft:.2f} s", expected=f"at most {limit:g} s")
+async def _free(ctx: Context, prompt: str) -> Completion:
+    request = ctx.request(prompt, ctx.profile.correctness.tokens, temperature=SAMPLED)
+    return complete(await ctx.client.stream(request, ctx.limits))
 
 
 async def golden(ctx: Context, goldens: Sequence[Golden]) -> str:
     """Ask known questions, each behind a fresh marker, not streamed, with log probabilities."""
     if not goldens:
         ctx.skip("golden", f"no golden prompts are known for {ctx.model}: give them in correctness.golden")
-        if ctx.depth != "quick":
-            await _ask(ctx, Golden("Tell a story.", "", api=ctx.api))
+        await _ask(ctx, Golden("Tell a story.", "", api=ctx.api))
         return ""
     right = 0
     for entry in goldens:
         answer = await _ask(ctx, entry)
-        if answer is None:
-            continue
-        text = answer.text or answer.reasoning
-        if not re.search(entry.expect, answer.text) and not re.search(entry.expect, answer.reasoning):
-            ctx.add("golden", f"{entry.prompt!r} ({entry.api}) -> {_quote(answer)}", expected=f"/{entry.expect}/")
-        elif why := degenerate(text) or garbage(text):
-            ctx.add("degenerate", f"{why}: {_quote(answer)}")
-        else:
-            right += 1
+        right += answer is not None and _judge_golden(ctx, entry, answer)
     return f"{right} of {len(goldens)} golden prompts"
+
+
+def _judge_golden(ctx: Context, entry: Golden, answer: Completion) -> bool:
+    """Return whether the answer is right all along; garbage is named as that even where it begins right."""
+    text = answer.text or answer.reasoning
+    if why := degenerate(text) or garbage(text):
+        ctx.add("degenerate", f"{why}: {_quote(answer)}")
+    elif not re.search(entry.expect, answer.text) and not re.search(entry.expect, answer.reasoning):
+        ctx.add("golden", f"{entry.prompt!r} ({entry.api}) -> {_quote(answer)}", expected=f"/{entry.expect}/")
+    else:
+        return True
+    return False
+
+
+def _behind_marker(ctx: Context, entry: Golden) -> str:
+    """Return the prompt behind something that nobody sent before, so that no cache can answer it."""
+    return f"Note {nonce(ctx.rng)}.\n\n{entry.prompt}"
 
 
 async def _ask(ctx: Context, entry: Golden) -> Completion | None:
     """Return the answer to a golden prompt, or None (with a finding or a note) when there was none to judge."""
-    request = ctx.request(f"Note {nonce(ctx.rng)}.\n\n{entry.prompt}", entry.max_tokens, api=entry.api)
+    request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens, api=entry.api)
     answer = await _call(ctx, request, logprobs=True)
-    if answer.status == 400:  # noqa: PLR2004 - log probabilities are not offered by every server
-        ctx.skip("logprobs", f"the server refuses them: {answer.body[:QUOTE]}")
-        answer = await _call(ctx, request, logprobs=False)
-    if not answer.found and entry.api != ctx.api:
+    if answer.status == 400:  # noqa: PLR2004 - a bad request: log probabilities are not offered by every server
+        plain = await _call(ctx, request, logprobs=False)
+        if plain.ok:
+            ctx.skip("logprobs", f"the server refuses them: {answer.body[:QUOTE]}")
+        answer = plain
+    if entry.api != ctx.api and f"http-{answer.status}" in NOT_OFFERED:
         ctx.skip(f"golden by {entry.api}", f"the server does not offer it ({answer.status})")
         return None
     document = answer.document()
@@ -135,7 +162,7 @@ async def repeatable(ctx: Context, goldens: Sequence[Golden]) -> str:
     """
     settings = ctx.profile.correctness
     entry = next((g for g in goldens if g.api == ctx.api), Golden("Tell a story about a town by the sea.", ""))
-    request = ctx.request(f"Note {nonce(ctx.rng)}.\n\n{entry.prompt}", entry.max_tokens)
+    request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens)
     phase = await ctx.client.closed_loop([request] * settings.repeats, 1, ctx.limits)
     if ctx.count_problems("repetition", phase.completions):
         return ""

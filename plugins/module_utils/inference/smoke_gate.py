@@ -44,6 +44,10 @@ def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+UNSTABLE = ("concurrent.ttft_p99_s",)
+"""Gated by a floor only: the 99th percentile of some fifty requests is their maximum, which says nothing of a trend."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One metric at the gate. ``better_by`` figures are per cent by which it is better than the target or baseline."""
@@ -96,15 +100,17 @@ def allowed_from(metric: str, baseline: Sequence[float], rule: Regression) -> fl
     One run has no deviation, so that only the percentage counts.
     """
     middle = statistics.median(baseline)
-    room = max(middle * rule.percent / 100, rule.mads * mad(baseline))
-    return middle + room if LOWER_IS_BETTER.search(metric) else max(middle - room, 0.0)
+    scatter = rule.mads * mad(baseline)
+    if LOWER_IS_BETTER.search(metric):
+        return middle + max(middle * rule.seconds_percent / 100, rule.seconds_slack, scatter)
+    return max(middle - max(middle * rule.percent / 100, scatter), 0.0)
 
 
 def judge(metrics: Mapping[str, float], gate: Gate, history: Sequence[Mapping[str, float]]) -> list[Row]:
     """Return one row for each measured metric; ``history`` holds the metrics of the runs that are the baseline."""
     rows = []
     for metric, value in metrics.items():
-        past = [run[metric] for run in history if metric in run]
+        past = [run[metric] for run in history if metric in run and metric not in UNSTABLE]
         floor = gate.floors.get(metric)
         allowed = allowed_from(metric, past, gate.regression) if past else None
         failures = []

@@ -13,9 +13,10 @@ from typing import Any
 from .openai_client import Answer
 from .smoke_context import Context, StopError
 
-HEALTH_PATHS = ("/health", "/health_generate", "/ready")
-"""SGLang has the first two (both generate unless it was told otherwise), vLLM the first (it generates nothing); a
-path that a server does not have (404, 405) says nothing."""
+HEALTH_PATHS = ("/health", "/health_generate", "/ready", "/readiness")
+"""SGLang has the first two (both generate unless it was told otherwise), vLLM the first (it generates nothing),
+sglang-router the last (its /health is 200 before it has any backend). A path that a server does not have says nothing.
+"""
 
 FACT_PATHS = ("/get_model_info", "/get_server_info", "/server_info", "/version")
 """SGLang has the first three, depending on its release; vLLM the last."""

@@ -200,9 +200,11 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Regression:
-    """A figure fails when it is worse than the baseline by more than max(percent, mads x MAD)."""
+    """A figure fails when it is worse than the baseline's median by more than max(percent, mads x MAD)."""
 
-    percent: float = _is(10.0, _number(0.1), "per cent of the baseline's median")
+    percent: float = _is(10.0, _number(0.1), "per cent of the baseline's median, for tok/s")
+    seconds_percent: float = _is(25.0, _number(0.1), "per cent of it for times, which scatter more")
+    seconds_slack: float = _is(0.005, _number(0.0), "seconds by which a time may always be worse")
     mads: float = _is(5.0, _number(0.0), "median absolute deviations of the baseline")
 
 

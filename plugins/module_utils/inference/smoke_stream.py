@@ -24,6 +24,9 @@ SNIPPET = 200
 
 HTTP_OK = 200
 
+UNUSABLE = (ValueError, TypeError, AttributeError, LookupError)
+"""What reading JSON of another shape than a completion's raises."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -84,6 +87,8 @@ class Completion:
     done: bool = False
     content_times: list[float] = field(default_factory=list)
     """One entry for each chunk that brought text, reasoning included."""
+    finish_time: float | None = None
+    """When the finish_reason came: with the last token, whether or not that one shows."""
     first_chunk_text: int = 0
     first_kind: str | None = None
     """``reasoning`` or ``content``: what the first token was."""
@@ -105,7 +110,8 @@ class Completion:
         if len(self.content_times) < 2 or not self.completion_tokens:  # noqa: PLR2004 - an interval has two ends
             return None
         rest = self.completion_tokens - self.tokens_in_first_chunk
-        return (self.content_times[-1] - self.content_times[0]) / rest if rest > 0 else None
+        last = max(self.content_times[-1], self.finish_time or 0.0)
+        return (last - self.content_times[0]) / rest if rest > 0 else None
 
     @property
     def tokens_in_first_chunk(self) -> int:
@@ -114,8 +120,8 @@ class Completion:
             return max(self.first_chunk_tokens, 1)
         total, chunks = self.completion_tokens or 0, len(self.content_times)
         characters = len(self.text) + len(self.reasoning)
-        # Some chunks hold a token that shows nothing yet; only a clear surplus of tokens means several in a chunk.
-        if not characters or chunks * 1.25 >= total:
+        # A token may show nothing; only a clear surplus of tokens means that chunks hold several.
+        if not characters or total <= chunks + max(2, chunks // 10):
             return 1
         return max(1, round(total * self.first_chunk_text / characters))
 
@@ -137,13 +143,12 @@ def complete(raw: RawStream) -> Completion:
             continue
         try:
             event = json.loads(line)
-        except json.JSONDecodeError:
+            if error := error_of(event):
+                _wrong(done, "error-in-200", error)
+            else:
+                _take(done, event, seconds)
+        except UNUSABLE:
             _wrong(done, "malformed", line)
-            continue
-        if error := error_of(event):
-            _wrong(done, "error-in-200", error)
-        elif isinstance(event, dict):
-            _take(done, event, seconds)
     return _judge(done, raw)
 
 
@@ -152,23 +157,17 @@ def complete_document(
 ) -> Completion:
     """Return the completion in an answer that was not streamed, with the first thing that was wrong with it."""
     done = Completion(asked_model=model)
-    if failure:
-        return _wrong(done, {"timeout": "no-answer"}.get(failure, failure), body)
-    if status != HTTP_OK:
-        return _wrong(done, f"http-{status}", body)
+    if failure or status != HTTP_OK:
+        return _wrong(done, {"timeout": "no-answer"}.get(failure, failure) if failure else f"http-{status}", body)
     if error := error_of(document):
         return _wrong(done, "error-in-200", error)
-    if not isinstance(document, dict) or not document.get("choices"):
+    try:
+        _take(done, {**document, "choices": [document["choices"][0]]}, 0.0)
+    except UNUSABLE:
         return _wrong(done, "malformed", body)
-    choice = document["choices"][0]
-    message = choice.get("message") or choice
-    done.text = message.get("content") or message.get("text") or ""
-    done.reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-    done.model, done.id, done.finish_reason = document.get("model"), document.get("id"), choice.get("finish_reason")
-    take_usage(done, document.get("usage") or {})
-    if not done.finish_reason:
-        return _wrong(done, "no-finish-reason", body)
-    return _answerer(done if done.completion_tokens is not None else _wrong(done, "no-usage", body))
+    if not done.finish_reason or not done.completion_tokens:
+        return _wrong(done, "no-usage" if done.finish_reason else "no-finish-reason", body)
+    return _answerer(done)
 
 
 def error_of(document: Any) -> str | None:
@@ -201,30 +200,37 @@ def _take(done: Completion, event: dict[str, Any], seconds: float) -> None:
     done.id = event.get("id") or done.id
     done.model = event.get("model") or done.model
     usage = event.get("usage")
-    if isinstance(usage, dict):
-        take_usage(done, usage)
+    if usage:
+        _take_usage(done, usage)
     for choice in event.get("choices") or []:
-        delta = choice.get("delta") or choice
+        delta = choice.get("delta") or choice.get("message") or choice
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         content = delta.get("content") or delta.get("text") or ""
         if reasoning or content or delta.get("tool_calls"):
             if not done.content_times:
                 done.first_kind = "reasoning" if reasoning else "content"
                 done.first_chunk_text = len(reasoning) + len(content)
-                done.first_chunk_tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+                done.first_chunk_tokens = _count((usage or {}).get("completion_tokens"), None)
             done.content_times.append(seconds)
         done.reasoning += reasoning
         done.text += content
-        done.finish_reason = choice.get("finish_reason") or done.finish_reason
+        if choice.get("finish_reason"):
+            done.finish_reason, done.finish_time = choice["finish_reason"], seconds
 
 
-def take_usage(done: Completion, usage: dict[str, Any]) -> None:
-    """Read the token counts of a ``usage`` object."""
-    done.prompt_tokens = usage.get("prompt_tokens", done.prompt_tokens)
-    done.completion_tokens = usage.get("completion_tokens", done.completion_tokens)
-    done.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", done.cached_tokens)
-    details = usage.get("completion_tokens_details") or {}
-    done.reasoning_tokens = details.get("reasoning_tokens", usage.get("reasoning_tokens", done.reasoning_tokens))
+def _take_usage(done: Completion, usage: dict[str, Any]) -> None:
+    """Read the token counts of a ``usage`` object; what is no count counts as absent."""
+    prompt, answer = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    done.prompt_tokens = _count(usage.get("prompt_tokens"), done.prompt_tokens)
+    done.completion_tokens = _count(usage.get("completion_tokens"), done.completion_tokens)
+    done.cached_tokens = _count(prompt.get("cached_tokens"), done.cached_tokens)
+    done.reasoning_tokens = _count(
+        answer.get("reasoning_tokens") or usage.get("reasoning_tokens"), done.reasoning_tokens
+    )
+
+
+def _count(value: Any, before: int | None) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else before
 
 
 def _judge(done: Completion, raw: RawStream) -> Completion:
@@ -242,7 +248,7 @@ def _judge(done: Completion, raw: RawStream) -> Completion:
         (not done.finish_reason and not done.done, "truncated", seen),
         (not done.finish_reason, "no-finish-reason", seen),
         (not done.done, "no-done", seen),
-        (done.completion_tokens is None, "no-usage", seen),
+        (not done.completion_tokens, "no-usage", f"{seen}, completion_tokens {done.completion_tokens}"),
     )
     for is_wrong, problem, detail in wrong:
         if is_wrong:

@@ -20,7 +20,7 @@ MAX_UNIT = 16
 under greedy decoding and be sound."""
 
 MIN_REPEATS = 6
-DOMINANT = 0.8
+DOMINANT = 0.6
 """Share of the text that the repetition has to cover."""
 
 MAX_UNREADABLE = 0.1
@@ -88,7 +88,7 @@ def repeated_unit(text: str) -> str | None:
         while matching < size - period and text[size - 1 - matching] == text[size - 1 - matching - period]:
             matching += 1
         covered = matching + period
-        if matching and covered >= period * MIN_REPEATS and covered >= DOMINANT * size:
+        if matching and covered >= max(period * MIN_REPEATS, MIN_LENGTH, DOMINANT * size):
             return text[-period:]
     return None
 
