@@ -10,8 +10,8 @@ short_description: Install an inference engine from a lock, exactly, and prove t
 description:
   - A release is a virtual environment with the files of one lock, built at its final path
     C(ROOT/ENGINE-VERSION-ID). The id stands for lock, interpreter, chosen patches and the way of building.
-  - C(phase=install) builds it, C(phase=seal) records every file and makes it a release, C(phase=verify) compares
-    every file with that record, C(phase=prune) removes releases that nothing uses.
+  - C(phase=status) says in which state it is, C(phase=install) builds it, C(phase=seal) records every file and makes
+    it a release, C(phase=verify) compares every file with that record, C(phase=prune) removes what nothing uses.
   - An installation that was interrupted does not count, and is removed by the next one. Two runs on one host wait
     for each other.
 attributes:
@@ -21,10 +21,10 @@ options:
   phase:
     description: What to do.
     type: str
-    choices: [install, seal, verify, prune]
+    choices: [status, install, seal, verify, prune]
     default: install
   lock:
-    description: The lock's text. Needed for C(phase=install).
+    description: The lock's text. Needed for C(phase=status) and C(phase=install).
     type: str
   installer_lock:
     description: The text of the lock that names uv's wheel. Needed for C(phase=install).
@@ -153,7 +153,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 name:
-  description: The release's name. Null in check mode when the interpreter is not installed yet.
+  description: The release's name. Null when the interpreter is not there yet (C(phase=status), check mode).
   type: str
   returned: always
 id:
@@ -171,11 +171,15 @@ python:
 site_packages:
   description: Where its packages are.
   type: str
-  returned: for phase install
+  returned: for phases status and install
 state:
   description: C(sealed), C(unsealed) or C(absent), after this task.
   type: str
   returned: always
+why:
+  description: Why the name is not known.
+  type: str
+  returned: when it is not
 problems:
   description: Files that are missing, changed or extra, and what was found wrong before an installation.
   type: list
@@ -204,7 +208,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import installing, interpreters, locks, releases, resolver, sealing
 
-ERRORS = (locks.LockError, interpreters.InterpreterError, releases.ReleaseError, sealing.SealError)
+ERRORS = (locks.LockError, interpreters.InterpreterError, releases.ReleaseError, sealing.SealError, OSError)
 SHOWN = 20
 
 
@@ -228,50 +232,71 @@ class Task:
 
     def run(self) -> dict[str, Any]:
         """Do what the phase says and return the result."""
-        phases = {"install": self.install, "seal": self.seal, "verify": self.verify, "prune": self.prune}
+        phases = {
+            "status": self.status,
+            "install": self.install,
+            "seal": self.seal,
+            "verify": self.verify,
+            "prune": self.prune,
+        }
         result = phases[self.params["phase"]]()
         return {"problems": [], "timings": self.clock.seconds, **result}
+
+    # --- status ---
+
+    def status(self) -> dict[str, Any]:
+        """Say where the release belongs and in which state it is; compare it when it is sealed."""
+        lock = self._lock()
+        try:
+            interpreter = self._interpreter(lock)
+        except interpreters.InterpreterError as error:
+            return _result(None, changed=False, why=str(error))
+        release = self._place(lock, interpreter)
+        result = self._there(release) if release.state != "absent" else None
+        packages = str(installing.site_packages(release, interpreter))
+        return {**(result or _result(release, changed=False)), "site_packages": packages}
 
     # --- install ---
 
     def install(self) -> dict[str, Any]:
         """Build the release unless it is there; compare it when it is sealed."""
-        lock, installer = self._locks()
+        lock = self._lock()
         try:
-            interpreter = interpreters.probe(interpreters.find(self.params["python"], lock.python))
+            interpreter = self._interpreter(lock)
         except interpreters.InterpreterError as error:
             if not self.module.check_mode:
                 raise
-            self.module.warn(f"not known before the interpreter is installed: {error}")
-            return _result(None, changed=True)
-        release = releases.place(
-            lock, interpreter, self.params["patches_id"], self.params["root"], self.params["state_dir"]
-        )
-        plan = self._plan(lock, installer, interpreter, release)
-        packages = str(installing.site_packages(release, interpreter))
+            return _result(None, changed=True, why=str(error))
+        release = self._place(lock, interpreter)
         before = release.state
         result = self._there(release) if before != "absent" else None
         if result is None:
-            self._build(plan)
-            after = before if self.module.check_mode else release.state
-            result = _result(release, changed=True, state=after, diff=_diff(release, before, "unsealed"))
-        return {**result, "site_packages": packages}
+            built = self._build(self._plan(lock, interpreter, release))
+            result = _result(release, changed=built, diff=_diff(release, before, "unsealed"))
+        return {**result, "site_packages": str(installing.site_packages(release, interpreter))}
 
-    def _locks(self) -> tuple[locks.Lock, locks.Pin]:
+    def _lock(self) -> locks.Lock:
         lock = locks.parse_lock(self.params["lock"])
         for key in ("engine", "version", "variant"):
             if self.params[key] not in (None, getattr(lock, key)):
                 raise locks.LockError(f"the lock is for {lock.name}, not for {key} {self.params[key]}")
-        return lock, locks.parse_lock(self.params["installer_lock"], "installer_lock").pins[0]
+        return lock
+
+    def _interpreter(self, lock: locks.Lock) -> interpreters.Interpreter:
+        return interpreters.probe(interpreters.find(self.params["python"], lock.python))
+
+    def _place(self, lock: locks.Lock, interpreter: interpreters.Interpreter) -> releases.Release:
+        params = self.params
+        return releases.place(lock, interpreter, params["patches_id"], params["root"], params["state_dir"])
 
     def _plan(
-        self, lock: locks.Lock, installer: locks.Pin, interpreter: interpreters.Interpreter, release: releases.Release
+        self, lock: locks.Lock, interpreter: interpreters.Interpreter, release: releases.Release
     ) -> installing.Plan:
         params = self.params
         return installing.Plan(
             lock=lock,
             lock_text=params["lock"],
-            installer=installer,
+            installer=locks.parse_lock(params["installer_lock"], "installer_lock").pins[0],
             interpreter=interpreter,
             patches_id=params["patches_id"],
             release=release,
@@ -299,25 +324,27 @@ class Task:
             return None
         return self._accept(release, result)
 
-    def _build(self, plan: installing.Plan) -> None:
-        """Check everything, then build; in check mode only check what can be known now."""
+    def _build(self, plan: installing.Plan) -> bool:
+        """Check everything, then build; in check mode only check what can be known now. Return whether it was built."""
         headers = plan.lock.variant != "cpu" if self.params["headers"] is None else self.params["headers"]
         problems = interpreters.unfit(plan.interpreter, plan.lock, headers=headers)
-        if problems and not self.module.check_mode:
-            self.module.fail_json(msg="; ".join(problems), problems=problems)
         if self.module.check_mode:
-            return
+            return True
+        if problems:
+            raise interpreters.InterpreterError("; ".join(problems))
         with plan.release.locked(self.params["lock_timeout"]):
             if plan.release.state != "absent" and not self.params["rebuild"]:
-                return  # another run has built it while this one waited
+                return False  # another run has built it while this one waited
+            if pids := releases.running(plan.release):
+                raise releases.ReleaseError(f"{plan.release.path} is in use by processes {pids}; stop them first")
             with self.clock.step("wheelhouse"):
                 obstacles = installing.obstacles(plan)
             if obstacles:
                 shown = "; ".join(f"{finding.what}: {finding.seen}" for finding in obstacles[:SHOWN])
-                self.module.fail_json(
-                    msg=f"{shown}. Fix: {obstacles[0].fix}", problems=[finding.as_dict() for finding in obstacles]
-                )
+                found = [finding.as_dict() for finding in obstacles]
+                self.module.fail_json(msg=f"{shown}. Fix: {obstacles[0].fix}", problems=found)
             installing.install(plan, self.clock)
+        return True
 
     # --- seal, verify, prune ---
 
@@ -400,6 +427,10 @@ def _result(release: releases.Release | None, *, changed: bool, **more: Any) -> 
     }
 
 
+def _listed(found: list[releases.Release]) -> str:
+    return "".join(f"{release.name}\n" for release in found)
+
+
 def _diff(release: releases.Release, before: str, after: str) -> dict[str, str]:
     return {"before": f"{release.path}: {before}\n", "after": f"{release.path}: {after}\n"}
 
@@ -410,7 +441,7 @@ def main() -> None:
     words = {"type": "list", "elements": "str"}
     module = Module(
         argument_spec={
-            "phase": {"type": "str", "choices": ["install", "seal", "verify", "prune"], "default": "install"},
+            "phase": {"type": "str", "choices": ["status", "install", "seal", "verify", "prune"], "default": "install"},
             "lock": text,
             "installer_lock": text,
             "engine": text,
@@ -440,6 +471,7 @@ def main() -> None:
             "lock_timeout": {"type": "int", "default": 900},
         },
         required_if=[
+            ("phase", "status", ("lock",)),
             ("phase", "install", ("lock", "installer_lock", "wheelhouse")),
             ("phase", "seal", ("release",)),
             ("phase", "verify", ("release",)),
