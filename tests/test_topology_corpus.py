@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from inference import topology
 
 FIXTURES = Path(__file__).parent / "fixtures" / "nvidia-smi"

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Know a GPU host: read what its tools print, collect from a live one, compare with what it should be.
 
-This is the door to the room: :func:`parse` for one text, :func:`collect` and :func:`facts_of` for the facts of a host.
+This is the door to the room: :func:`parse` for one text; :func:`collect` or :func:`facts_of` for the facts of a host,
+:func:`check` to compare them with an :class:`Expectation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from . import collect as collecting
 from . import host_files, kernel_log, nvidia_smi, pcie, smi_q
+from .collect import TIMEOUT, Run, run_command
+from .expectations import BUILT_IN, DEFAULT, Expectation, ExpectationError, expectation_of
 from .findings import EXIT_CODES, SCHEMA
+from .fingerprint import fingerprint, parts_of
 from .matrix import Unreadable, read_matrices
 from .pasted import Pasted, clean
 from .smi_error import SmiError, take_errors
+from .topology_facts import Facts, brief, facts_of
+from .topology_report import IDS, WaiverError, check, check_waivers
 
 KINDS = ("topo_m", "p2p", "query", "q", "list", "version", "table", "lspci", "kernel_log", "host_file", "error")
 """Kinds of text that :func:`parse` knows."""
@@ -39,6 +47,11 @@ def parse(text: str, kind: str | None = None, columns: Sequence[str] | None = No
     if errors and not document.get("errors"):
         document.update(nvidia_smi.stated(errors))
     return {"schema": SCHEMA, **document, **({"warnings": warnings} if warnings else {})}
+
+
+def collect(run: Run = run_command, root: Path = Path("/"), timeout: float = TIMEOUT) -> Facts:
+    """Return the facts of this host. ``run`` runs a command; ``root`` is where /proc, /sys, /dev and /etc lie."""
+    return collecting.collect(parse, run, root, timeout)
 
 
 def exit_code(document: Document) -> int:
@@ -123,3 +136,27 @@ def _error(errors: list[SmiError], kind: str | None) -> Document:
         **nvidia_smi.stated(errors),
         "causes": [error.as_dict() for error in errors],
     }
+
+
+__all__ = [
+    "BUILT_IN",
+    "DEFAULT",
+    "IDS",
+    "KINDS",
+    "TIMEOUT",
+    "Document",
+    "Expectation",
+    "ExpectationError",
+    "Facts",
+    "WaiverError",
+    "brief",
+    "check",
+    "check_waivers",
+    "collect",
+    "exit_code",
+    "expectation_of",
+    "facts_of",
+    "fingerprint",
+    "parse",
+    "parts_of",
+]
