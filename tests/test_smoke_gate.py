@@ -76,9 +76,9 @@ def test_a_maximum_of_few_is_no_trend() -> None:
     assert row.failures == ("below-floor",)
 
 
-def figures(bound: str | None = None) -> dict[str, object]:
+def figures(bound: str | None = None, late: str | None = None) -> dict[str, object]:
     return {
-        "client": {"bound": bound}, "decode_tok_s": {"median": 80.0}, "tok_s": {"median": 1000.0},
+        "client": {"bound": bound, "late": late}, "decode_tok_s": {"median": 80.0}, "tok_s": {"median": 1000.0},
         "ttft_s": {"p50": 0.1, "p99": 0.2},
     }  # fmt: skip
 
@@ -92,6 +92,7 @@ def test_metrics_of_what_was_measured() -> None:
     assert metrics_of({"single": figures("lag"), "concurrent": figures()}).keys() == {
         "concurrent.tok_s", "concurrent.ttft_s", "concurrent.ttft_p99_s",
     }  # fmt: skip
+    assert metrics_of({"single": figures(late="lag")}) == {"single.decode_tok_s": 80.0}
     assert metrics_of({}) == {}
 
 

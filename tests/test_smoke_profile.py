@@ -74,7 +74,7 @@ def shown(value: Any) -> str:
 
 
 def test_the_guide_names_every_setting_with_its_default() -> None:
-    table = re.findall(r"^\| `([a-z_.]+)` \| `(.*)` \| (.*) \|$", DOCS, re.MULTILINE)
+    table = re.findall(r"^\| `([a-z0-9_.]+)` \| `(.*)` \| (.*) \|$", DOCS, re.MULTILINE)
     assert table == [(name, shown(default), about) for name, default, about in settings()]
 
 

@@ -173,8 +173,20 @@ def test_a_client_that_is_the_limit_says_so_and_has_no_figures_for_the_gate() ->
         result = run(server, client={"max_cpu_share": 0.01})
     assert set(worrying(result)) == {"client-bound"}
     assert result.report.exit_code == 3
-    apply_gate(result, Profile(), History())
+    gated(result, floors={"concurrent.tok_s": 1})
     assert result.gate["metrics"] == {}
+    assert worrying(result)[-1] == "floor-unknown"
+
+
+def test_a_late_client_gates_no_first_tokens() -> None:
+    with Server(delay=0.01) as server:
+        result = run(
+            server, client={"max_lag_ms": 0.1, "max_lag_share_ttft": 0, "max_lag_share_e2e": 10, "max_cpu_share": 10}
+        )
+    assert worrying(result) == []
+    assert "client-late" in [f.id for f in result.report.findings]
+    apply_gate(result, Profile(), History())
+    assert set(result.gate["metrics"]) == {"single.decode_tok_s", "concurrent.tok_s"}
 
 
 def gated(result: Result, **gate: Any) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference.smoke_stats import Phase, figures, mad, percentile, spread, summary
 from inference.smoke_stream import Completion
 
-LIMITS = {"max_lag_ms": 20.0, "max_lag_share": 0.25, "max_cpu_share": 0.85}
+LIMITS = {"max_lag_ms": 20.0, "max_lag_share_ttft": 0.25, "max_lag_share_e2e": 0.05, "max_cpu_share": 0.85}
 NUMBERS = st.floats(-1e6, 1e6)
 
 
@@ -72,17 +72,21 @@ def test_one_chunk_has_no_time_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lag", "cpu", "ttft", "bound"),
+    ("lag", "cpu", "ttft", "bound", "late"),
     [
-        (0.001, 0.1, 0.1, None),
-        (0.024, 0.1, 0.1, None),  # within a quarter of the time to first token
-        (0.030, 0.1, 0.1, "event loop"),
-        (0.019, 0.1, 0.001, None),  # always allowed
-        (0.200, 0.1, 1.0, None),
-        (0.001, 0.9, 0.1, "of a core"),
+        (0.001, 0.1, 0.1, None, None),
+        (0.024, 0.1, 0.1, None, None),  # within a quarter of the time to first token
+        (0.030, 0.1, 0.1, None, "event loop"),
+        (0.019, 0.1, 0.001, None, None),  # always allowed
+        (0.060, 0.1, 0.1, "event loop", "event loop"),  # more than a twentieth of 0.1 + 50 x 0.02 s
+        (0.055, 0.1, 0.3, None, None),
+        (0.001, 0.9, 0.1, "of a core", None),
     ],
 )
-def test_a_client_that_is_the_limit_is_named(lag: float, cpu: float, ttft: float, bound: str | None) -> None:
-    phase = Phase([completion(ttft)], 1.0, lags=[lag] * 10, cpu_seconds=cpu)
-    seen = figures([phase], concurrency=1, client=LIMITS)["client"]["bound"]
-    assert seen is None if bound is None else bound in seen
+def test_a_client_that_is_the_limit_is_named(
+    lag: float, cpu: float, ttft: float, bound: str | None, late: str | None
+) -> None:
+    phase = Phase([completion(ttft, tokens=51)], 1.0, lags=[lag] * 10, cpu_seconds=cpu)
+    seen = figures([phase], concurrency=1, client=LIMITS)["client"]
+    for kind, words in (("bound", bound), ("late", late)):
+        assert seen[kind] is None if words is None else words in seen[kind]

@@ -82,6 +82,9 @@ CATALOGUE: dict[str, tuple[Level, str, str, str]] = {
     # measurement, gate
     "client-bound": ("unknown", "the figures say more about this client than about the server",
                      "a client that is far from its own limits", "run it from an idle machine"),
+    "client-late": ("info", "times to first token say more about this client than about the server",
+                    "a client on time", "run it from an idle machine; these times are not gated"),
+    "floor-unknown": ("unknown", "a figure that has a floor could not be had", "a figure", "run it again"),
     "below-floor": ("critical", "a figure misses the floor of the profile", "the floor",
                     "look at what changed; the profile names whose figure the floor is"),
     "regression": ("critical", "a figure is worse than this host's own history allows", "the baseline within its noise",

@@ -31,15 +31,15 @@ _FIGURES = (
 
 
 def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
-    """Return the gated figures by metric name. A client-bound measurement has none: it would gate the client."""
+    """Return the gated figures by metric name. Those that are the client's own are not among them."""
     shapes = [(stage, stage, throughput[stage]) for stage in ("single", "concurrent") if throughput.get(stage)]
     shapes += [("prefill", f"prefill.{row['length']}", row) for row in throughput.get("prefill") or []]
     found = {}
     for stage, name, figures in shapes:
-        if figures["client"]["bound"]:
-            continue
+        client = figures["client"]
         for figure, statistic, metric, stages in _FIGURES:
-            if stage in stages and figures.get(figure):
+            unsound = client["bound"] or (client["late"] and figure == "ttft_s")
+            if stage in stages and figures.get(figure) and not unsound:
                 found[f"{name}.{metric}"] = figures[figure][statistic]
     return found
 

@@ -126,8 +126,9 @@ async def _shape(
 def _figures(ctx: Context, name: str, phases: list[Phase], streams: int | None) -> dict[str, Any]:
     ctx.count_problems(name, [c for phase in phases for c in phase.completions])
     row = figures(phases, concurrency=streams, client=vars(ctx.profile.client))
-    if row["client"]["bound"]:
-        ctx.add("client-bound", f"{name}: {row['client']['bound']}")
+    for kind in ("bound", "late"):
+        if row["client"][kind]:
+            ctx.add(f"client-{kind}", row["client"][kind], where=name)
     cached = [c for phase in phases for c in phase.good if (c.cached_tokens or 0) * 2 > (c.prompt_tokens or 0)]
     if cached:
         ctx.add("cached", f"{name}: {cached[0].cached_tokens} of {cached[0].prompt_tokens} prompt tokens")

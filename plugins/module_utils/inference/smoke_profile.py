@@ -223,7 +223,8 @@ class ClientLimits:
     """When a run says more about the client than about the server."""
 
     max_lag_ms: float = _is(20.0, _number(0.1), "event-loop lag (p99) that is always allowed")
-    max_lag_share: float = _is(0.25, _number(0.0), "share of the median time to first token that is allowed too")
+    max_lag_share_ttft: float = _is(0.25, _number(0.0), "share of the median TTFT that is allowed too, for the TTFT")
+    max_lag_share_e2e: float = _is(0.05, _number(0.0), "share of the median E2E that is allowed too, for all figures")
     max_cpu_share: float = _is(0.85, _number(0.01), "share of one core")
 
 

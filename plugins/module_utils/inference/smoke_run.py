@@ -93,7 +93,7 @@ def apply_gate(
 ) -> bool:
     """Judge the figures by the profile, the history and a given baseline; return whether they belong in a history.
 
-    ``result.gate`` gets ``verdict`` (pass, fail, not-run), ``metrics``, ``rows`` and ``baseline_runs``.
+    ``result.gate`` gets ``verdict`` (pass, fail, baseline, not-run), ``metrics``, ``rows`` and ``baseline_runs``.
     """
     metrics = metrics_of(result.throughput)
     past: list[Mapping[str, float]] = [*(history.baseline if history else []), *([baseline] if baseline else [])]
@@ -106,7 +106,11 @@ def apply_gate(
             expected = f"{row.allowed:.4g} (baseline {row.baseline:.4g} of {row.baseline_runs} runs)"
             _fail(result, "regression", row.metric, row.value, expected)
     for metric in profile.gate.floors:
-        if metric not in metrics:
+        if metric in metrics:
+            continue
+        if result.throughput.get(metric.split(".")[0]):
+            result.report.extend([finding("floor-unknown", "no sound figure", where=metric)])
+        else:
             result.report.skip(f"floor {metric}", "the figure was not measured")
     if metrics and not past and history is None:
         result.report.skip("regression", "no history or baseline was given")

@@ -100,7 +100,7 @@ class Phase:
 def figures(phases: Sequence[Phase], *, concurrency: int | None, client: Mapping[str, float]) -> dict[str, Any]:
     """Return what repeated phases of one shape showed. Failed requests are counted, never timed.
 
-    ``client`` holds ``max_lag_ms``, ``max_lag_share`` (of the median TTFT) and ``max_cpu_share``.
+    ``client`` holds the fields of the profile's client limits.
     Times are seconds. ``tok_s`` is aggregate, ``decode_tok_s`` that of one stream.
     """
     good = [c for phase in phases for c in phase.good]
@@ -108,7 +108,7 @@ def figures(phases: Sequence[Phase], *, concurrency: int | None, client: Mapping
     chunks = sum(len(c.content_times) for c in good)
     tokens = sum(c.completion_tokens or 0 for c in good)
     failures: Counter[str] = sum((phase.failures for phase in phases), Counter())
-    ttft = summary(c.ttft for c in good)
+    ttft, e2e = summary(c.ttft for c in good), summary(c.e2e for c in good)
     return {
         "concurrency": concurrency,
         "repeats": len(phases),
@@ -124,29 +124,36 @@ def figures(phases: Sequence[Phase], *, concurrency: int | None, client: Mapping
         "ttft_s": ttft,
         "tpot_s": summary(c.tpot for c in good),
         "chunk_gap_s": summary(gap for c in good for gap in c.gaps),
-        "e2e_s": summary(c.e2e for c in good),
-        "client": client_figures(phases, client, ttft["p50"] if ttft else None),
+        "e2e_s": e2e,
+        "client": client_figures(phases, client, ttft["p50"] if ttft else None, e2e["p50"] if e2e else None),
     }
 
 
-def client_figures(phases: Sequence[Phase], limits: Mapping[str, float], ttft: float | None) -> dict[str, Any]:
-    """Return the client's lag and load, and ``bound``: the reason why the figures are its own, or None."""
+def client_figures(
+    phases: Sequence[Phase], limits: Mapping[str, float], ttft: float | None, e2e: float | None
+) -> dict[str, Any]:
+    """Return the client's lag and load, and why all figures (``bound``) or the TTFT (``late``) are its own.
+
+    Lag shifts a moment by as much: little in an answer of seconds, much in a first token after milliseconds.
+    """
     lags = [lag for phase in phases for lag in phase.lags]
     seconds = sum(phase.seconds for phase in phases)
     share = sum(phase.cpu_seconds for phase in phases) / seconds if seconds else 0.0
     lag = percentile(lags, 99) if lags else 0.0
-    allowed = max(limits["max_lag_ms"] / 1000, limits["max_lag_share"] * (ttft or 0.0))
-    bound = None
-    if share > limits["max_cpu_share"]:
-        bound = f"the client used {share:.0%} of a core"
-    elif lag > allowed:
-        bound = f"the client's event loop came {lag * 1000:.0f} ms late (p99), allowed {allowed * 1000:.0f} ms"
+
+    def too_late(allowed_share: float, of: float | None) -> str | None:
+        allowed = max(limits["max_lag_ms"] / 1000, allowed_share * (of or 0.0))
+        seen = f"the client's event loop came {lag * 1000:.0f} ms late (p99), allowed {allowed * 1000:.0f} ms"
+        return seen if lag > allowed else None
+
+    busy = f"the client used {share:.0%} of a core" if share > limits["max_cpu_share"] else None
     return {
         "lag_p99_ms": lag * 1000,
         "lag_max_ms": max(lags, default=0.0) * 1000,
         "cpu_share": share,
         "send_lag_p99_ms": _send_lag(phases),
-        "bound": bound,
+        "bound": busy or too_late(limits["max_lag_share_e2e"], e2e),
+        "late": too_late(limits["max_lag_share_ttft"], ttft),
     }
 
 
