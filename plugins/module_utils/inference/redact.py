@@ -13,24 +13,25 @@ SENSITIVE_NAME = (
 )
 """Names of settings whose value is a secret; ``token`` alone is not one (engines count tokens in every line)."""
 
-_EMPTY = r"(?:none|null|true|false|\[redacted\]|\*+)(?![^\s,;)}\]'\"])"
-_VALUE = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\";)}\]]+)"
+_EMPTY = r"(?:\[?['\"]?(?:none|null|true|false|\*+)['\"]?\]?|''|\"\"|\[\]|\[redacted\])(?=[\s,;)}\]'\"]|$)"
+"""What stands for no value, or for one that is hidden already."""
+_VALUE = r"(?:\$\{\w+\}|'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|[^\s'\";)}\]]+)"
 
 _FLAG = re.compile(
     rf"(?P<name>--{SENSITIVE_NAME})(?P<gap>=|\s+|['\"],\s*)(?!--|{_EMPTY})(?P<value>{_VALUE})", re.IGNORECASE
 )
 _SETTING = re.compile(
-    rf"(?<![\w-])(?P<name>['\"]?{SENSITIVE_NAME}['\"]?)(?P<gap>\s*[=:]\s*)(?!{_EMPTY}|''|\"\")(?P<value>{_VALUE})",
+    rf"(?<![\w-])(?P<name>['\"]?{SENSITIVE_NAME}['\"]?)(?P<gap>\s*[=:]\s*)(?!{_EMPTY})(?P<value>{_VALUE})",
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic))(?P<gap>\s+)(?P<value>[A-Za-z0-9._~+/=-]{6,})", re.IGNORECASE)
 _TOKEN = re.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+    r"\b(?:sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
 )
-_QUICK = re.compile(r"key|token|secret|passw|bearer|basic|sk-|hf_|nvapi|gh[pousr]_|AKIA", re.IGNORECASE)
+_QUICK = re.compile(r"key|token|secret|passw|bearer|basic|sk-|hf_|nvapi|gsk_|gh[pousr]_|AKIA", re.IGNORECASE)
 
-EXAMPLE = re.compile(r"\$\{?\w+\}?|%d/|\$CREDENTIALS_DIRECTORY|<[^>]*>|/\S*", re.ASCII)
-"""Values that only point at a secret: a variable, a credential path, a placeholder, a file."""
+_REFERENCE = re.compile(r"\$\{?\w+\}?|(?:[$%]\w+)?(?:/[\w.@%-]+){2,}|%d/\S+|<[^>]*>", re.ASCII)
+"""Values that only point at a secret: a variable, a file, a credential (``%d/NAME``), a placeholder."""
 
 
 def redact(text: str) -> str:
@@ -38,8 +39,13 @@ def redact(text: str) -> str:
     if not _QUICK.search(text):
         return text
     for pattern in (_FLAG, _SETTING, _HEADER):
-        text = pattern.sub(lambda found: f"{found['name']}{found['gap']}{HIDDEN}", text)
+        text = pattern.sub(_hide, text)
     return _TOKEN.sub(HIDDEN, text)
+
+
+def _hide(found: re.Match[str]) -> str:
+    value = found["value"] if _REFERENCE.fullmatch(found["value"].strip("'\"")) else HIDDEN
+    return f"{found['name']}{found['gap']}{value}"
 
 
 def secret_names(text: str) -> list[str]:
@@ -47,7 +53,7 @@ def secret_names(text: str) -> list[str]:
     found: list[str] = []
     for pattern in (_FLAG, _SETTING, _HEADER):
         for match in pattern.finditer(text):
-            if not EXAMPLE.fullmatch(match["value"].strip("'\"")):
+            if not _REFERENCE.fullmatch(match["value"].strip("'\"")):
                 found.append(match["name"].strip("'\""))
     if not found and _TOKEN.search(text):
         found.append("a token")

@@ -33,6 +33,18 @@ NETWORK: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/utils/network.py, uvicorn, asyncio; vllm#9737, vllm#7514",
     ),
     Signature(
+        id="address-unusable",
+        level="critical",
+        cause="port",
+        words=("99", "requested", "bind", "eaddrnotavail", "family"),
+        pattern=r"\[Errno 99\]|Cannot assign requested address|EADDRNOTAVAIL"
+        r"|\[Errno 13\] error while attempting to bind|Address family not supported",
+        what="the engine cannot listen on this address",
+        expected="an address of this machine, a port above 1023, and an address family that the sandbox allows",
+        fix="check --host and --port; RestrictAddressFamilies= needs AF_INET, AF_INET6 and AF_NETLINK",
+        source="Linux errno(3), asyncio",
+    ),
+    Signature(
         id="too-many-open-files",
         level="critical",
         cause="limits",
@@ -146,8 +158,9 @@ MEMORY: tuple[Signature, ...] = (
         id="dev-shm-full",
         level="critical",
         cause="shm",
-        words=("shm", "shared", "bus", "shm_open"),
-        pattern=r"/dev/shm/.*(?:No space left|Cannot allocate)|shared memory (?:segment|file) .*No space left"  # noqa: S108 - no file is made there
+        words=("shm", "shared", "bus", "shm_open", "posix_fallocate"),
+        pattern=r"posix_fallocate failed ?: No space|Error while creating shared memory segment"
+        r"|/dev/shm/.*(?:No space left|Cannot allocate)|shared memory (?:segment|file) .*No space left"
         r"|\bBus error\b|insufficient shared memory|unable to (?:open|allocate|mmap|write|resize) (?:to )?shared memory"
         r"|shm_open.*(?:fail|No space)|No space left on device.*(?:shm|shared mem)",
         what="/dev/shm is full",  # noqa: S108 - no file is made there
@@ -156,6 +169,18 @@ MEMORY: tuple[Signature, ...] = (
         "user, when no engine runs), give the unit TemporaryFileSystem=/dev/shm:mode=1777,size=... (a "
         "container: --ipc=host or --shm-size)",
         source=f"{NCCL} src/misc/shmutils.cc, {TORCH} DataLoader; llm-d#352",
+    ),
+    Signature(
+        id="shm-segment-vanished",
+        level="critical",
+        cause="shm",
+        words=("attaching",),
+        pattern=r"Error while attaching to shared memory segment .*No such file",
+        what="a shared memory segment went away under NCCL",
+        expected="a /dev/shm that nobody else tidies up",
+        fix="run the service as a system user (systemd-logind's RemoveIPC= removes other users' segments), with a "
+        "/dev/shm of its own",
+        source=f"{NCCL} src/misc/shmutils.cc; vllm#18831",
     ),
     Signature(
         id="disk-full",
@@ -234,6 +259,32 @@ MODEL: tuple[Signature, ...] = (
         fix="compare the shards with model.safetensors.index.json and with their published sizes or hashes; fetch the "
         "broken ones again",
         source="safetensors, vLLM and SGLang weight loaders",
+    ),
+    Signature(
+        id="context-too-long",
+        level="critical",
+        cause="option",
+        words=("derived",),
+        pattern=r"greater than the derived (?:max_model_len|context_length)",
+        what="the context length asked for is longer than the model's own",
+        expected="--context-length / --max-model-len of at most the model's",
+        fix="lower it; only where the model documents it, allow it by SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 or "
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+        source=f"{SGLANG} srt/configs/model_config.py, {VLLM} config",
+    ),
+    Signature(
+        id="parallel-size-mismatch",
+        level="critical",
+        cause="option",
+        words=("ordinal", "world", "divisible", "gpus"),
+        pattern=r"invalid device ordinal|[Ww]orld size .*larger than .*available|(?:heads|size"
+        r"|experts)\b.{0,80}(?:must be|is not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
+        r"|larger than).{0,30}GPUs",
+        what="the parallel size does not fit the GPUs or the model",
+        expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
+        fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L`; a lost GPU "
+        "shows here too",
+        source=f"CUDA runtime, {VLLM} config",
     ),
     Signature(
         id="trust-remote-code-needed",
@@ -382,6 +433,41 @@ ARCHITECTURE: tuple[Signature, ...] = (
         source=f"{FLASHINFER} compilation_context.py and jit/core.py, nvcc",
     ),
     Signature(
+        id="cutlass-failed",
+        level="critical",
+        cause="unsupported",
+        words=("cutlass",),
+        pattern=r"Failed to initialize (?:the )?cutlass|(?:Got )?cutlass error|cutlass.*(?:kErrorInternal"
+        r"|Error Internal)",
+        what="a CUTLASS kernel could not be started on this GPU",
+        expected="a backend with tiles for SM120",
+        fix="choose another --moe-runner-backend or --fp4-gemm-backend (SGLang), or clear a JIT cache that "
+        "another release filled",
+        source="FlashInfer and TensorRT-LLM CUTLASS runners",
+    ),
+    Signature(
+        id="cudnn-failed",
+        level="critical",
+        cause="unsupported",
+        words=("cudnn",),
+        pattern=r"cuDNN error|CUDNN_STATUS_(?!SUCCESS)\w+|cudnn.*(?:No valid (?:engine|execution)|not supported)",
+        what="cuDNN refused an operation",
+        expected="the cuDNN of the engine's lock, and an operation it supports on SM120",
+        fix="choose another backend (--fp4-gemm-backend flashinfer_cutlass), or rebuild the release from its lock",
+        source="cuDNN; flashinfer#3140",
+    ),
+    Signature(
+        id="attention-workspace-too-small",
+        level="critical",
+        cause="out-of-memory",
+        words=("overflow", "workspace"),
+        pattern=r"Buffer overflow when allocating memory for|workspace (?:buffer|size).{0,40}too small",
+        what="FlashInfer's attention workspace is too small for this batch",
+        expected="a workspace for the largest prefill",
+        fix="raise SGLANG_FLASHINFER_WORKSPACE_SIZE (bytes), or lower --chunked-prefill-size",
+        source="FlashInfer aligned allocator",
+    ),
+    Signature(
         id="custom-all-reduce-failed",
         level="critical",
         cause="unsupported",
@@ -410,10 +496,11 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "sm12x",
             "quantization",
         ),
-        pattern=r"No valid attention backend|is not valid for this configuration|is not supported on (?:this GPU"
-        r"|Blackwell|the SM12)|requires (?:an? )?(?:SM ?(?:90|100)|Hopper|compute capability)"
-        r"|only supports? (?:SM ?(?:90|100)|Hopper|Blackwell datacenter)|not support\w*.{0,80}(?:sm_?120"
-        r"|SM12x|capability \(?12)|(?:sm_?120|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
+        pattern=r"Unsupported compute capability|not supported on \.target|No valid attention backend"
+        r"|is not valid for this configuration|is not supported on (?:this GPU|Blackwell|the SM12)"
+        r"|requires (?:an? )?(?:SM ?(?:90|100)|Hopper|compute capability)|only supports? (?:SM ?(?:90|100)"
+        r"|Hopper|Blackwell datacenter)|not support\w*.{0,80}(?:sm_?120|SM12x|capability \(?12)|(?:sm_?120"
+        r"|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
         r"|quantization method .* is not supported for the current GPU",
         what="the chosen backend or quantisation does not exist for this GPU (compute capability 12.0)",
         expected="a backend that supports SM120",
@@ -543,6 +630,19 @@ COMMUNICATION: tuple[Signature, ...] = (
         expected="an interface that exists, for one host: lo",
         fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to an interface that `ip -br link` shows, or remove them",
         source=f"{NCCL} src/bootstrap.cc, gloo",
+    ),
+    Signature(
+        id="collective-wrong-data",
+        level="critical",
+        cause="nccl",
+        words=("bounds", "mismatch", "wrong", "incorrect", "corrupt", "corrupted", "corruption"),
+        pattern=r"# Out of bounds values : [1-9]\d* FAILED|(?:all_?reduce|all_?gather|collective|peer.to.peer"
+        r"|p2p).{0,80}(?:mismatch|wrong (?:data|result|value|sum)|incorrect|corrupt)",
+        what="a collective returned wrong data",
+        expected="value-checked collectives without a difference",
+        fix="do not serve: compare with NCCL_P2P_DISABLE=1; where only the engine's own all-reduce is wrong, "
+        "--disable-custom-all-reduce; then IOMMU, ACS and unsupported driver keys (ForceP2P)",
+        source="nccl-tests; club-3090#922, open-gpu-kernel-modules#1257",
     ),
     Signature(
         id="nccl-timeout",
@@ -704,8 +804,17 @@ TOOLCHAIN: tuple[Signature, ...] = (
         id="jit-build-failed",
         level="critical",
         cause="jit",
-        words=("ninja", "building", "build"),
-        pattern=r"ninja: build stopped|Ninja build failed|Error building extension|JIT (?:build|compilation) failed",
+        words=(
+            "ninja",
+            "building",
+            "build",
+            "inductorerror",
+            "backendcompilerfailed",
+            "compilationerror",
+            "ptxaserror",
+        ),
+        pattern=r"ninja: build stopped|InductorError|BackendCompilerFailed|triton\S*CompilationError|PTXASError"
+        r"|Ninja build failed|Error building extension|JIT (?:build|compilation) failed",
         what="a kernel could not be built at run time",
         expected="a build that ends",
         fix="read the compiler's lines above; clear the half-built cache before the next try",
@@ -911,7 +1020,7 @@ RUNNING: tuple[Signature, ...] = (
         r"|Engine process failed|Worker proc \S+ died|WorkerProc (?:initialization|hit)|(?:Scheduler"
         r"|DetokenizerManager|TokenizerManager) hit an exception|SIGQUIT received|Received sigquit"
         r"|Initialization failed\.|scheduler (?:is dead|died)|Subprocess \S+ .*crashed|Capture cuda graph failed"
-        r"|died with exit code|died unexpectedly",
+        r"|died with exit code|died, exit code|died unexpectedly",
         what="a process of the engine ended",
         expected="all processes of the engine alive",
         fix="the cause is in the lines before the first of these",

@@ -48,7 +48,7 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     _harmless(
         "process-group-not-destroyed",
         ("destroy_process_group",),
-        r"destroy_process_group\(\) was not called",
+        r"destroy_process_group\(\) was not called|process group has NOT been destroyed",
         "PyTorch notes that the communicator was not closed before the process ended",
         "SGLang 0.5.16 at each stop",
     ),

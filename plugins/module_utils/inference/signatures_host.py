@@ -38,8 +38,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-lost",
         level="critical",
         cause="gpu",
-        words=("lost", "handle", "fallen"),
-        pattern=r"GPU is lost|Unable to determine the device handle|fallen off the bus|NV_ERR_GPU_IS_LOST",
+        words=("lost", "handle", "fallen", "reset", "unknown", "err", "nv_err_gpu_is_lost", "nv_err_reset_required"),
+        pattern=r"GPU is lost|Unable to determine the device handle|fallen off the bus|NV_ERR_(?:GPU_IS_LOST"
+        r"|RESET_REQUIRED)|GPU requires reset|\[Unknown Error\]|\bERR!",
         what="a GPU is lost",
         expected="every GPU of the host answers",
         fix="`journalctl -k` for the Xid (79) and PCIe errors; drain the host and reboot; check temperature, power, "
@@ -51,15 +52,38 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         level="critical",
         cause="driver",
         words=("driver", "gpus", "devices", "nvml", "libcuda", "device", "802", "initialization", "infer"),
-        pattern=r"couldn't communicate with the NVIDIA driver|Found no NVIDIA driver|^\s*No devices were found"
-        r"|no CUDA-capable device|No CUDA GPUs are available|NVML Shared Library Not Found"
-        r"|libcuda\.so\.1: cannot open|CUDA driver initialization failed|Failed to infer device type"
-        r"|system not yet initialized|Error 802|CUDA unknown error",
+        pattern=r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Unknown|Insufficient"
+        r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
+        r"|No CUDA GPUs are available|NVML Shared Library Not Found|libcuda\.so\.1: cannot open"
+        r"|CUDA driver initialization failed|Failed to infer device type|system not yet initialized"
+        r"|Error 802|CUDA unknown error",
         what="no usable NVIDIA driver or GPU",
         expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
         fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "
         "/dev/nvidia*, nvidia-uvm loaded and its nodes made before the unit (nvidia-modprobe -u -c0)",
         source="nvidia-smi, NVML, PyTorch",
+    ),
+    Signature(
+        id="peer-access-missing",
+        level="warning",
+        cause="iommu",
+        words=("cannot",),
+        pattern=r"Device=\d+ CANNOT Access Peer Device=\d+",
+        what="two GPUs have no peer access",
+        expected="CAN Access Peer Device for every pair",
+        fix="check BIOS, IOMMU, ACS and the driver's options; NCCL then goes through shared memory",
+        source="CUDA samples, p2pBandwidthLatencyTest",
+    ),
+    Signature(
+        id="gpu-throttled",
+        level="warning",
+        cause="gpu",
+        words=("slowdown", "temperature"),
+        pattern=r"(?:Thermal|Power Brake) Slowdown\s*: Active\b|GPU.*temperature.*(?:above|exceed|over) ",
+        what="a GPU is slowed down by heat or power",
+        expected="no thermal or power brake slowdown under load",
+        fix="`nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; airflow, fan curve, power limit (nvidia-smi -pl)",
+        source="nvidia-smi -q",
     ),
     Signature(
         id="gpu-init-failed",
@@ -77,9 +101,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-locked-up",
         level="critical",
         cause="gpu",
-        words=("krcwatchdog_impl", "watchdog"),
-        pattern=r"RC watchdog: GPU is probably locked",
-        what="the driver's watchdog found a GPU locked up",
+        words=("krcwatchdog_impl", "watchdog", "gsp"),
+        pattern=r"RC watchdog: GPU is probably locked|GSP RM heartbeat timed out|Timeout waiting for RPC from GSP",
+        what="the driver found a GPU, or its system processor (GSP), locked up",
         expected="no watchdog message",
         fix="stop the engine, reset the GPU, reboot if that fails; the Xid of the same second names the GPU; "
         "known with sustained FP8 load",

@@ -157,7 +157,8 @@ class XidEvent:
         """What to do about this event."""
         if self.number != RECOVERY_ACTION:
             return xid(self.number).action
-        return _RECOVERY_ACTIONS.get(self.recovery_action or "", xid(self.number).action)
+        asked = _RECOVERY_ACTIONS.get(self.recovery_action or "", xid(self.number).action)
+        return f"{asked}; the Xid or the IOMMU fault (IO_PAGE_FAULT) before it names the cause"
 
     @property
     def recovery_action(self) -> str | None:
