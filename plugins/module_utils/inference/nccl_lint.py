@@ -77,7 +77,7 @@ def _lint(
     version = parse_version(nccl_version)
     host = None if topology is None else Topology.from_dict(topology)
     settings = content.effective()
-    engine = list(command) if command is not None else content.command or None
+    engine = list(command) if command is not None else _engine_command(content.command)
     case = Case(settings, version, host, engine)
     case.report.extend(_reading(content))
     case.report.extend(_duplicates(content))
@@ -90,6 +90,11 @@ def _lint(
         case.report.extend(check(case))
     _not_checked(case, content, conf_files)
     return case.report
+
+
+def _engine_command(command: Sequence[str]) -> list[str] | None:
+    """Return a command line if it starts an engine; that of a wrapper says nothing about the engine's options."""
+    return list(command) if any("sglang" in word or "vllm" in word for word in command) else None
 
 
 # how it was read
@@ -228,12 +233,12 @@ def _wrong_release(case: Case, variable: Variable) -> Finding:
             fix=f"Remove {variable.name}, or use a newer NCCL.",
             source=variable.reference,
         )
-    successor = SUCCESSORS.get(variable.name, (None, "nothing"))[1]
+    successor = f": {SUCCESSORS[variable.name][1]}" if variable.name in SUCCESSORS else ""
     return report(
         "nccl-gone",
         what=f"NCCL {running} no longer reads {variable.name}: it has no effect",
         seen=f"{variable.name} with NCCL {running}",
-        expected=f"a variable of this release; its successor is {successor}",
+        expected=f"a variable of this release{successor}",
         fix=f"Remove {variable.name}.",
         source=variable.reference,
     )

@@ -31,7 +31,8 @@ class Facts:
     """CUDA version of the driver, as 13000."""
     ranks: int | None = None
     """The largest number of ranks of a communicator."""
-    nodes: int | None = None
+    hosts: int = 0
+    """How many hosts the lines come from; NCCL's own count of nodes takes ranks without P2P and SHM for several."""
     complete: int = 0
     """How many communicators of a rank were initialised to the end."""
     started: int = 0
@@ -68,7 +69,7 @@ class Facts:
         return counts
 
 
-_LINE = re.compile(r"NCCL (INFO|WARN)\s?(.*)")
+_LINE = re.compile(r"(?:(\S+):\d+:\d+ )?(?:\[\d+\] )?(?:\S+ )?NCCL (INFO|WARN)\s?(.*)")
 _MATRIX_ROW = re.compile(r"\s*([A-Za-z]+) \|((?:\s+[012])+)\s+\|((?:\s+[012])+)\s*")
 _MATRIX_HEAD = re.compile(r"\s*Function \|([^|]+)\|([^|]+)")
 
@@ -77,11 +78,13 @@ def parse(text: str) -> Facts:
     """Read a log. Lines of others, prefixes, times and interleaved ranks don't matter; nothing raises."""
     facts = Facts()
     heads: tuple[list[str], list[str]] | None = None
+    hosts: set[str] = set()
     for line in text.splitlines():
         match = _LINE.search(line)
         if match:
             facts.lines += 1
-            level, message = match.groups()
+            host, level, message = match.groups()
+            hosts |= {host} if host else set()
             if level == "WARN":
                 _add(facts.warnings, message.strip())
             else:
@@ -95,6 +98,7 @@ def parse(text: str) -> Facts:
         row = _MATRIX_ROW.fullmatch(line)
         if row and heads:
             _matrix(facts, row, heads)
+    facts.hosts = len(hosts)
     return facts
 
 
@@ -133,10 +137,6 @@ def _started(facts: Facts, match: re.Match[str]) -> None:
     facts.complete += match[2] == "COMPLETE"
 
 
-def _nodes(facts: Facts, match: re.Match[str]) -> None:
-    facts.nodes = max(facts.nodes or 0, int(match[1]))
-
-
 def _used(facts: Facts, match: re.Match[str]) -> None:
     collective, size, algorithm, protocol = match[1], int(match[2]), match[3], match[4]
     entry = facts.used.setdefault(
@@ -168,7 +168,6 @@ _PATTERNS: Sequence[tuple[re.Pattern[str], Callable[[Facts, re.Match[str]], None
     (re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[\w+\] )?via (.+?)\s*$"), _connection),
     (re.compile(r"(\d+) coll channels"), _channels),
     (re.compile(r"ncclCommInit\w* comm \S+ rank \d+ nranks (\d+) .*Init (START|COMPLETE)"), _started),
-    (re.compile(r"comm \S+ rank \d+ nRanks \d+ nNodes (\d+)"), _nodes),
     (re.compile(r"(\w+): (\d{1,18}) Bytes -> Algo (\w+) proto (\w+)"), _used),
     (re.compile(r"(ENV|NET|TUNER|PROFILER)/Plugin: (?:Could not find|Failed to find)"), _no_plugin),
     (re.compile(r"(ENV|NET|TUNER|PROFILER)/Plugin: (?:Using|Loaded)(?: net plugin)? (.*)"), _plugin),
@@ -235,7 +234,8 @@ def _version(facts: Facts, nccl_version: str | None) -> Iterator[Finding]:
 def _initialised(facts: Facts, _wanted: Mapping[str, str]) -> Iterator[Finding]:
     if facts.started > facts.complete:
         yield report(
-            "nccl-log-empty",
+            "nccl-init-incomplete",
+            level="critical" if facts.warnings else "unknown",
             what=f"{facts.started - facts.complete} of {facts.started} initialisations had not ended when the log did",
             seen=f"{facts.started} Init START, {facts.complete} Init COMPLETE",
             expected="as many ends as starts",
@@ -254,10 +254,11 @@ def _settings(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
             fix="Look for a later assignment: another drop-in, an EnvironmentFile, the engine itself.",
         )
     unseen = [name for name, state in states.items() if state == "unseen" and not _silent(facts, wanted, name)]
+    proved = facts.environment and facts.complete and any(name in _READ_AT_START for name in unseen)
     if unseen:
         yield report(
             "nccl-not-engaged",
-            level="warning",
+            level="critical" if proved else "warning",
             what="NCCL doesn't say that it took these; it names each setting when it reads it",
             seen="no line 'set by environment' for " + ", ".join(unseen),
             expected=", ".join(f"{name}={wanted[name]}" for name in unseen),
@@ -274,11 +275,22 @@ def _settings(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
+_READ_AT_START = frozenset(
+    f"NCCL_{name}"
+    for name in (
+        *("PROTO", "ALGO", "P2P_LEVEL", "P2P_DISABLE", "SHM_DISABLE", "BUFFSIZE", "NTHREADS"),
+        *("MAX_NCHANNELS", "MIN_NCHANNELS", "MAX_CTAS", "MIN_CTAS"),
+    )
+)
+"""Settings that NCCL reads and names whenever it makes a communicator of several ranks (seen with 2.28.9)."""
+
+
 def _silent(facts: Facts, wanted: Mapping[str, str], name: str) -> bool:
     """Return whether NCCL has no occasion to name a setting: it isn't NCCL's own, or another one overrules it."""
     if name not in VARIABLES or name.startswith(("NCCL_DEBUG", "NCCL_CONF_FILE")):
         return True
-    return name == "NCCL_P2P_LEVEL" and c_integer({**wanted, **facts.environment}.get("NCCL_P2P_DISABLE", ""))[0] == 1
+    off = c_integer({**wanted, **facts.environment}.get("NCCL_P2P_DISABLE", ""))[0] == 1
+    return (name == "NCCL_P2P_LEVEL" and off) or (name == "NCCL_P2P_DISABLE" and not off)
 
 
 def _transport(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -288,10 +300,12 @@ def _transport(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
     seen = ", ".join(f"{count} pairs by {name}" for name, count in counts.most_common())
     if p2p_is_off(wanted):
         expected, wrong = "SHM", counts["P2P"]
-    elif "NCCL_P2P_LEVEL" in wanted:
+    elif wanted.get("NCCL_P2P_LEVEL") == "SYS":
         expected, wrong = "P2P", counts["SHM"] + counts["NET"]
+    elif "NCCL_P2P_LEVEL" in wanted:  # a nearer level: some pairs may be farther apart, not all
+        expected, wrong = "P2P for the near pairs", 0 if counts["P2P"] else counts["SHM"] + counts["NET"]
     else:
-        expected, wrong = "P2P or SHM", counts["NET"] if facts.nodes == 1 else 0
+        expected, wrong = "P2P or SHM", counts["NET"] if facts.hosts == 1 else 0
     if wrong:
         off = " NCCL_P2P_DISABLE=1 is in its environment." if p2p_is_off(facts.environment) else ""
         yield report(

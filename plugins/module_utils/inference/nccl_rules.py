@@ -110,6 +110,12 @@ _RULES = (
         "a log that shows nothing of NCCL's start",
         f"{GUIDE}: NCCL_DEBUG, NCCL_DEBUG_SUBSYS",
     ),
+    Rule(
+        "nccl-init-incomplete",
+        "unknown",
+        "a start that the log doesn't see to its end",
+        "NCCL's own log, subsystem INIT",
+    ),
     Rule("nccl-version-differs", "warning", "another release than the one that was meant", "NCCL's own log"),
     Rule("nccl-not-engaged", "critical", "a wanted setting that NCCL didn't take", "NCCL's own log, subsystem ENV"),
     Rule("nccl-extra-setting", "info", "a setting that someone else made", "NCCL's own log, subsystem ENV"),

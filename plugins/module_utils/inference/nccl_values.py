@@ -242,7 +242,7 @@ def _check_one(variable: Variable, value: str, version: Version, arguments: str)
     yield from findings
     number, rest = c_integer(value)
     if not rest and str(number) not in arguments.split():
-        yield _illegal(variable, value, arguments.split(), "NCCL replaces it by the nearest number that it can use")
+        yield _illegal(variable, value, arguments.split(), "NCCL may replace it by another")
 
 
 def _check_boolean(variable: Variable, value: str, _version: Version, _arguments: str) -> Iterator[Finding]:
