@@ -151,7 +151,7 @@ class Target:
     machine: str = "x86_64"
 
 
-def wheel_rank(file: str, target: Target) -> tuple[int, int, int, int] | None:
+def wheel_rank(file: str, target: Target) -> tuple[float, ...] | None:
     """Return how well a wheel fits, smaller is better, or None when it doesn't (the order of PEP 425 tags)."""
     match = _WHEEL.fullmatch(file)
     if match is None:
@@ -168,13 +168,14 @@ def wheel_rank(file: str, target: Target) -> tuple[int, int, int, int] | None:
     return min(ranks, default=None)
 
 
-def _abi_rank(python: str, abi: str, target: Target) -> tuple[int, int] | None:
+def _abi_rank(python: str, abi: str, target: Target) -> tuple[int, float] | None:
     """Return (kind of ABI, how many minor versions older) or None."""
     minor = int(target.python.split(".")[1])
     match = re.fullmatch(r"(cp|py)3(\d*)", python)
     if match is None:
         return None
-    distance = minor - int(match[2]) if match[2] else minor
+    # of the tags for any implementation, pyXY comes before py3, and py3 before those of older versions
+    distance = minor - int(match[2]) if match[2] else 0.5
     if distance < 0:
         return None
     if match[1] == "cp" and distance == 0:
