@@ -81,6 +81,7 @@ class Unit:
         self.runtime = folder / "run"
         self.messages: list[Message] = []
         self.process: subprocess.Popen[bytes] | None = None
+        self.python = [PYTHON, "-I"]
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(folder / "notify"))
         threading.Thread(target=self._listen, daemon=True).start()
@@ -106,7 +107,7 @@ class Unit:
         self.out, self.err = self.folder / "stdout", self.folder / "stderr"
         with self.out.open("wb") as taken, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [PYTHON, "-I", str(PROGRAM), "--settings", str(file), "--", *engine],
+                [*self.python, str(PROGRAM), "--settings", str(file), "--", *engine],
                 env={**environ, "WATCHDOG_PID": "1"},
                 stdout=out or taken,
                 stderr=err,
@@ -270,9 +271,11 @@ def test_a_taken_port_is_seen_before_the_engine_starts(unit):
 
 
 def test_a_port_in_time_wait_is_not_taken(unit):
-    unit.start("--exit-after", "0.1").ready()
-    assert unit.complete("close it from the server's side") == 200
+    unit.start().ready()
+    os.kill(unit.state()["pid"], signal.SIGKILL)
     assert unit.ended() == 1
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+    assert [row for row in rows if row[1].endswith(f":{unit.port:04X}") and row[3] == "06"], "nothing is in TIME_WAIT"
     unit.messages.clear()
     unit.start().ready()
 
@@ -400,6 +403,7 @@ def test_the_key_is_used_and_never_shown(unit, tmp_path):
 
 
 def test_the_watchdog_is_pinged_four_times_a_period_and_it_costs_next_to_nothing(unit):
+    unit.python += ["-B", "-X", "pycache_prefix=/nonexistent"]  # at worst: an installation without byte code
     unit.start(settings={"probe_interval_s": 2}).ready()
     stat = Path(f"/proc/{unit.process.pid}/stat")
 

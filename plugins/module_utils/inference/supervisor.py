@@ -162,6 +162,7 @@ class Supervisor:
         )
         self._pump.begin_serving()
         self._record.ready()
+        proc.give_back_memory()
 
     # ---- serving
 
