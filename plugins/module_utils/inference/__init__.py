@@ -4,3 +4,6 @@
 Standard library only, Python 3.10 and newer, no knowledge of Ansible. Modules, filters and the programs in
 ``scripts/`` are thin layers over it.
 """
+
+__version__ = "0.1.0"
+"""The toolkit's version."""

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model weights on disk: that every file is there, as long as its own header says, and readable by the service."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import stat
+from pathlib import Path
+from typing import Any
+
+MAX_HEADER = 100_000_000
+"""Bytes; the safetensors format allows no longer header."""
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json")
+"""One of these has to be there."""
+
+
+def problems(folder: Path, user: str | None = None) -> list[str]:
+    """Return what keeps an engine from loading the model in ``folder``; an empty list when it is whole.
+
+    ``user`` is the account that has to be able to read it; None leaves that out.
+    """
+    if not folder.is_dir():
+        return [f"{folder}: there is no such folder"]
+    found = _config(folder) + _tokenizer(folder)
+    shards, missing = _shards(folder)
+    found += missing
+    for shard in shards:
+        found += _shard(shard)
+    if user is not None:
+        found += _unreadable(folder, user)
+    return found
+
+
+def size(folder: Path) -> int:
+    """Return the bytes of all safetensors files."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def account_exists(user: str) -> bool:
+    """Say whether the host has this account."""
+    return any(account.pw_name == user for account in pwd.getpwall())
+
+
+def _config(folder: Path) -> list[str]:
+    file = folder / "config.json"
+    try:
+        config = json.loads(file.read_text())
+    except FileNotFoundError:
+        return [f"{file}: missing"]
+    except (OSError, ValueError) as error:
+        return [f"{file}: not readable as JSON ({error})"]
+    return [] if config.get("architectures") else [f"{file}: names no architecture"]
+
+
+def _tokenizer(folder: Path) -> list[str]:
+    if any((folder / name).is_file() for name in TOKENIZERS):
+        return []
+    return [f"{folder}: no tokenizer; expected one of {', '.join(TOKENIZERS)}"]
+
+
+def _shards(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the weight files that are there, and a line for each that is named by the index and is not."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        single = sorted(folder.glob("*.safetensors"))
+        return single, [] if single else [f"{folder}: no *.safetensors file"]
+    try:
+        named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        return [], [f"{index}: not an index of weights ({error!r})"]
+    paths = [folder / name for name in named]
+    missing = [path for path in paths if not path.is_file()]
+    lines = [f"{path.name}: missing ({len(missing)} of {len(paths)} shards are)" for path in missing[:3]]
+    return [path for path in paths if path not in missing], lines
+
+
+def _shard(file: Path) -> list[str]:
+    """Compare a safetensors file's length with its header: eight bytes, the header, then the tensors."""
+    try:
+        with file.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            if not 0 < length <= MAX_HEADER:
+                return [f"{file.name}: not a safetensors file (its header would be {length} bytes)"]
+            header: dict[str, Any] = json.loads(handle.read(length))
+    except (OSError, ValueError) as error:
+        return [f"{file.name}: its header cannot be read ({error})"]
+    data = max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
+    expected, actual = 8 + length + data, file.stat().st_size
+    return [] if expected == actual else [f"{file.name}: {actual} bytes, and its header says {expected}"]
+
+
+def _unreadable(folder: Path, user: str) -> list[str]:
+    """Decide from owner, group and mode bits, since the caller is root and may read everything."""
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        return [f"no such user: {user}"]
+    closed = [
+        path
+        for path in [*reversed(folder.resolve().parents), folder, *folder.iterdir()]
+        if not _may_read(path.stat(), account, path.is_dir())
+    ]
+    return [f"{path}: {user} cannot read it; chmod a+rX" for path in closed[:3]]
+
+
+def _may_read(found: Any, account: pwd.struct_passwd, is_dir: bool) -> bool:
+    read, enter = stat.S_IROTH, stat.S_IXOTH
+    if found.st_uid == account.pw_uid:
+        read, enter = stat.S_IRUSR, stat.S_IXUSR
+    elif found.st_gid == account.pw_gid:
+        read, enter = stat.S_IRGRP, stat.S_IXGRP
+    return bool(found.st_mode & (enter if is_dir else read))

@@ -1,0 +1,106 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible adapter: run the smoke test on the host and draw the consequence for the generation."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: smoke_test
+short_description: Smoke-test an instance on its own host and record a pass
+description:
+  - Runs the program C(smoke) of the installed generation's toolkit under its release's own Python.
+  - A pass makes the installed generation the last known good one. A failure changes nothing here.
+attributes:
+  check_mode: {support: full, description: The test is not run.}
+  diff_mode: {support: none}
+options:
+  instance: {description: Name of the instance., type: str, required: true}
+  mode:
+    description: V(auto) is V(quick) when the installed generation has passed before, else V(full).
+    type: str
+    choices: [auto, full, quick]
+    default: auto
+  keep: {description: Generations to keep besides those in use., type: int, default: 3}
+  timeout: {description: Seconds that the test may take., type: int, default: 3600}
+author: The inference toolkit's authors
+"""
+
+EXAMPLES = r"""
+- name: Test an instance
+  smoke_test: {instance: kimi}
+"""
+
+RETURN = r"""
+passed: {description: True when nothing critical and nothing unknown was found., returned: success, type: bool}
+mode: {description: "What was run: V(full) or V(quick).", returned: success, type: str}
+report: {description: The JSON object of the program., returned: success, type: dict}
+generation: {description: The generation that was tested., returned: success, type: str}
+promoted: {description: True when it became the last known good one now., returned: success, type: bool}
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.inference import generations, toolkit
+
+
+def command(generation: generations.Generation, mode: str, folder: Path) -> list[str]:
+    """Return the command line of the test for an installed generation."""
+    settings = Path(f"/etc/inference/{generation.instance}")
+    engine = json.loads((settings / "supervisor.json").read_text())
+    return [
+        f"/opt/inference/releases/{generation.release}/venv/bin/python", "-I",
+        f"{toolkit.ROOT}/{generation.toolkit}/scripts/smoke", "--json",
+        "--url", f"http://{engine['host']}:{engine['port']}",
+        "--profile", str(settings / "smoke.json"),
+        "--history", str(folder / "smoke"),
+        *(["--quick"] if mode == "quick" else []),
+    ]  # fmt: skip
+
+
+def run(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
+    """Run the program and return its JSON object."""
+    bound = ["timeout", "--kill-after=10", str(module.params["timeout"])]
+    code, out, err = module.run_command(bound + words)
+    try:
+        report: dict[str, Any] = json.loads(out)
+    except ValueError:
+        module.fail_json(msg=f"the smoke test did not run (exit {code}): {(err or out).strip()[-2000:]}", cmd=words)
+    return report
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "instance": {"type": "str", "required": True},
+            "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
+            "keep": {"type": "int", "default": 3},
+            "timeout": {"type": "int", "default": 3600},
+        },
+        supports_check_mode=True,
+    )
+    store = generations.Store(module.params["instance"])
+    current = store.current()
+    proved = current is not None and current == store.last_known_good()
+    mode = ("quick" if proved else "full") if module.params["mode"] == "auto" else module.params["mode"]
+    if module.check_mode:
+        module.exit_json(changed=not proved, passed=True, mode=mode, report={}, generation=current, promoted=not proved)
+    if current is None:
+        module.fail_json(msg=f"nothing is installed for {store.instance}; run site.yml first")
+    (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
+    try:
+        report = run(module, command(store.load(current), mode, store.folder))
+    except (generations.GenerationError, OSError, ValueError) as error:
+        module.fail_json(msg=str(error))
+    passed = bool(report.get("ok"))
+    promoted = False
+    if passed and mode == "full":
+        promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
+    module.exit_json(changed=promoted, passed=passed, mode=mode, report=report, generation=current, promoted=promoted)
+
+
+if __name__ == "__main__":
+    main()
