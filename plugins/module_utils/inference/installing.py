@@ -316,36 +316,43 @@ def compile_missing(release: Release, interpreter: Interpreter) -> list[str]:
 # --- does the content come from the wheels ------------------------------------------------------------------------
 
 
-def not_from_wheels(release: Release, interpreter: Interpreter, entries: Sequence[sealing.Entry]) -> list[str]:
-    """Return files that differ from what their wheel recorded, and files of site-packages that no wheel brought.
+@dataclass(frozen=True)
+class Origin:
+    """How a release's files compare with what the wheels recorded. Paths are relative to the release."""
 
-    Paths are relative to the release. Bytecode is left out: it is made here.
-    """
+    changed: tuple[str, ...]
+    """Files with content that no wheel has, and files of site-packages that no wheel brought."""
+    contested: tuple[str, ...]
+    """Files that several wheels bring with different content: which one is there depends on the installer's order."""
+
+
+def origin(release: Release, interpreter: Interpreter, entries: Sequence[sealing.Entry]) -> Origin:
+    """Compare files with the wheels' records. Bytecode is left out: it is made here."""
     directory = site_packages(release, interpreter)
     packages = directory.relative_to(release.path).as_posix() + "/"
-    recorded: dict[str, str] = {}
+    recorded: dict[str, set[str]] = {}
     for record in directory.glob("*.dist-info/RECORD"):
-        recorded |= _recorded(record, packages)
+        for path, sha256 in _recorded(record, packages):
+            recorded.setdefault(path, set()).add(sha256)
     mine = {packages + "_virtualenv.py", packages + "_virtualenv.pth"}  # uv's own, in every environment it makes
-    return [
+    changed = [
         entry.path
         for entry in entries
         if (entry.path in recorded or entry.path.startswith(packages))
         and not entry.path.endswith(".pyc")
         and entry.path not in mine
-        and recorded.get(entry.path) not in ("", entry.content)
+        and not recorded.get(entry.path, set()) & {"", entry.content}
     ]
+    return Origin(tuple(changed), tuple(sorted(path for path, hashes in recorded.items() if len(hashes) > 1)))
 
 
-def _recorded(record: Path, packages: str) -> dict[str, str]:
-    """Return the sha256 by path in the release of a RECORD; empty for entries without one, such as RECORD itself."""
-    found = {}
+def _recorded(record: Path, packages: str) -> Iterator[tuple[str, str]]:
+    """Yield path in the release and sha256 of a RECORD; without one for entries such as RECORD itself."""
     with record.open(encoding="utf-8", newline="") as stream:
         for row in csv.reader(stream):
             algorithm, _, value = row[1].partition("=") if len(row) > 1 else ("", "", "")
             digest = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex() if algorithm == "sha256" else ""
-            found[os.path.normpath(packages + row[0])] = digest
-    return found
+            yield os.path.normpath(packages + row[0]), digest
 
 
 def seal(
@@ -362,10 +369,10 @@ def seal(
         not_compiled = compile_missing(release, interpreter) if inputs["bytecode"] else []
     with clock.step("manifest"):
         entries = sealing.make_manifest(release.path, NOT_IN_MANIFEST)
-    changed = not_from_wheels(release, interpreter, entries)
+    files = origin(release, interpreter, entries)
     packages = site_packages(release, interpreter).relative_to(release.path)
     allowed = {str(packages / path) for path in patched_files or ()}
-    unexplained = [path for path in changed if path not in allowed]
+    unexplained = [path for path in files.changed if path not in allowed]
     if patched_files is not None and unexplained:
         raise ReleaseError(
             f"{release.path} is not sealed: files differ from their wheels and no chosen patch changes them: "
@@ -374,9 +381,14 @@ def seal(
     broken = [path for path in not_compiled if str(packages / path) in allowed]
     if broken:
         raise ReleaseError(f"{release.path} is not sealed: patched files are no valid Python: {', '.join(broken)}")
-    if changed:
+    if files.changed:
         with clock.step("import"):
             check_imports(release, lock, imports or IMPORTS.get(lock.engine, ()))
-    notes = {"patches": list(patches), "changed_files": changed, "not_compiled": not_compiled}
+    notes = {
+        "patches": list(patches),
+        "changed_files": files.changed,
+        "contested_files": files.contested,
+        "not_compiled": not_compiled,
+    }
     with clock.step("seal"):
         return releases.seal(release, lock, interpreter, inputs["patches_id"], entries=entries, notes=notes)

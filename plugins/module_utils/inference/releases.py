@@ -112,8 +112,10 @@ class Release:
         """Compare every file with the seal. Raises ReleaseError when the seal itself is broken."""
         record = self.record()
         try:
+            # a run that was killed just after writing the record may have left install.json
+            beside = [RELEASE, INSTALLED]
             return sealing.verify(
-                self.path, record["manifest_sha256"], self.stat_file, [RELEASE], full=full, refresh=refresh
+                self.path, record["manifest_sha256"], self.stat_file, beside, full=full, refresh=refresh
             )
         except (sealing.SealError, KeyError) as error:
             raise ReleaseError(f"{self.path}: the seal is broken: {error}; rebuild the release") from error
