@@ -78,35 +78,43 @@ CAUSES: Mapping[str, Cause] = {
     )
 }
 
-_MESSAGES: tuple[tuple[str, str], ...] = (
-    ("driver-mismatch", r"Failed to initialize NVML: Driver/library version mismatch"
-     r"(?:\s*NVML library version: [\d.]+)?"),
-    ("permission", r"Failed to initialize NVML:"
-     r" (?:Insufficient Permissions|GPU access blocked by the operating system)"),
-    ("driver-not-loaded", r"Failed to initialize NVML: Driver Not Loaded"),
-    ("library-missing", r"Failed to initialize NVML: NVML Shared Library Not Found"),
-    ("unknown", r"Failed to (?:initialize|properly shut ?down) NVML:? [^\n]*"),
-    ("driver-not-loaded", r"NVIDIA-SMI has failed because it (?:couldn't|could not) communicate with the NVIDIA driver"
+_MESSAGES: tuple[tuple[str, str, str], ...] = (
+    ("driver-mismatch", "nvml",
+     r"Failed to initialize NVML: Driver/library version mismatch(?:\s*NVML library version: [\d.]+)?"),
+    ("permission", "nvml",
+     r"Failed to initialize NVML: (?:Insufficient Permissions|GPU access blocked by the operating system)"),
+    ("driver-not-loaded", "nvml", r"Failed to initialize NVML: Driver Not Loaded"),
+    ("library-missing", "nvml", r"Failed to initialize NVML: NVML Shared Library Not Found"),
+    ("unknown", "nvml", r"Failed to (?:initialize|properly shut ?down) NVML:? [^\n]*"),
+    ("driver-not-loaded", "has failed", r"NVIDIA-SMI has failed because it (?:couldn't|could not|couldn\u2019t)"
+     r" communicate with the NVIDIA driver"
      r"(?:\. Make sure that the latest NVIDIA driver is installed and running)?\.?"),
-    ("permission", r"NVIDIA-SMI has failed because you (?:do not|don't) have [^\n]*"),
-    ("unknown", r"NVIDIA-SMI has failed because [^\n]*"),
-    ("library-missing", r"NVIDIA-SMI (?:couldn't|could not) find [\w.-]+ library in your system\."
+    ("permission", "has failed", r"NVIDIA-SMI has failed because you (?:do not|don't) have [^\n]*"),
+    ("unknown", "has failed", r"NVIDIA-SMI has failed because [^\n]*"),
+    ("library-missing", "library in your", r"NVIDIA-SMI (?:couldn't|could not) find [\w.-]+ library in your system\."
      r"(?: Please make sure that the NVIDIA Display Driver is properly installed and present in your system\.)?"
      r"(?: Please also try adding directory that contains [\w.-]+ to your system PATH\.)?"),
-    ("library-missing", r"[^\n]*nvidia-smi: error while loading shared libraries: [^\n]*"),
-    ("program-missing", r"[^\n]*\bnvidia-smi['\u2019\"]?: (?:command )?not found[^\n]*"
-     r"|[^\n]*nvidia-smi: No such file[^\n]*"
-     r"|[^\n]*Command 'nvidia-smi' not found[^\n]*"
-     r"|[^\n]*'nvidia-smi' is not recognized as [^\n]*(?:\noperable program[^\n]*)?"),
-    ("gpu-lost", rf"Unable to determine the device handle for gpu\s?(?:\d+:\s?)?(?:{_BDF}|[\dA-Fa-f:.]+): "
+    ("library-missing", "shared libraries", r"[^\n]*nvidia-smi: error while loading shared libraries: [^\n]*"),
+    ("program-missing", "not found", r"[^\n]*\bnvidia-smi['\u2019\"]?: (?:command )?not found[^\n]*"
+     r"|[^\n]*Command 'nvidia-smi' not found[^\n]*"),
+    ("program-missing", "no such file", r"[^\n]*nvidia-smi: No such file[^\n]*"),
+    ("program-missing", "is not recognized as",
+     r"[^\n]*'nvidia-smi' is not recognized as [^\n]*(?:\noperable program[^\n]*)?"),
+    ("gpu-lost", "device handle",
+     rf"Unable to determine the device handle for gpu\s?(?:\d+:\s?)?(?:{_BDF}|[\dA-Fa-f:.]+): "
      r"(?:GPU is lost\.? Reboot the system to recover this GPU\.?|[^\n]*)"),
-    ("gpu-lost", r"Unable to [^\n]*: (?:GPU is lost|GPU requires reset|Unknown Error)[^\n]*"),
-    ("no-devices", r"No devices were found\.?"),
-    ("usage", r"(?:ERROR: )?Option \"?[^\"\n]*\"? (?:is missing its value|is not recogni[sz]ed)[^\n]*"),
-    ("usage", r"Field \"[^\"\n]*\" is not a valid field to query\.?|Invalid combination of input arguments[^\n]*"),
-    ("unknown", r"(?:ERROR: )?(?:Failed|Unable) to (?:[a-z]+ )+(?:GPU |PCIe |the )*topology[^\n]*"),
+    ("gpu-lost", "unable to", r"Unable to [^\n]*: (?:GPU is lost|GPU requires reset|Unknown Error)[^\n]*"),
+    ("no-devices", "no devices", r"No devices were found\.?"),
+    ("usage", "option", r"(?:ERROR: )?Option \"?[^\"\n]*\"? (?:is missing its value|is not recogni[sz]ed)[^\n]*"),
+    ("usage", "to query", r"(?:ERROR: )?Field \"[^\"\n]*\" is not a valid field to query\.?"),
+    ("usage", "invalid combination", r"(?:ERROR: )?Invalid combination of input arguments[^\n]*"),
+    ("unknown", "topology", r"(?:ERROR: )?(?:Failed|Unable) to (?:[a-z]+ )+(?:GPU |PCIe |the )*topology[^\n]*"),
 )  # fmt: skip
-_COMPILED = tuple((cause, re.compile(message.replace(" ", r"\s+"), re.IGNORECASE)) for cause, message in _MESSAGES)
+"""Cause, a word that is in every such message (so that most texts need no search), and the message."""
+_COMPILED = tuple(
+    (cause, word, re.compile(message.replace(" ", r"\s+").replace(r"\s+?", r"\s?"), re.IGNORECASE))
+    for cause, word, message in _MESSAGES
+)
 """Blanks match line ends too: a message may have been wrapped."""
 _WARNING = re.compile(r"^WARNING: [^\n]*\bgpu [^\n]*$", re.IGNORECASE | re.MULTILINE)
 _CELL = re.compile(r"\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?", re.IGNORECASE)
@@ -136,8 +144,9 @@ def take_errors(text: str) -> tuple[str, list[SmiError], list[str]]:
     warnings = [" ".join(match.group().split()) for match in _WARNING.finditer(text)]
     text = _WARNING.sub("", text)
     found: list[tuple[int, SmiError]] = []
-    for cause, pattern in _COMPILED:
-        for match in list(pattern.finditer(text)):
+    lowered = " ".join(text.lower().split())
+    for cause, word, pattern in _COMPILED:
+        for match in list(pattern.finditer(text)) if word in lowered else ():
             found.append((match.start(), smi_error(match.group(), cause)))
             text = text[: match.start()] + re.sub(r"[^\n]", " ", match.group()) + text[match.end() :]
     return text, [error for _, error in sorted(found, key=lambda item: item[0])], warnings
