@@ -24,7 +24,10 @@ _SETTING = re.compile(
     rf"(?<![\w-])(?P<name>['\"]?{SENSITIVE_NAME}['\"]?)(?P<gap>\s*[=:]\s*)(?!{_EMPTY})(?P<value>{_VALUE})",
     re.IGNORECASE,
 )
-_HEADER = re.compile(r"(?P<name>\b(?:Bearer|Basic))(?P<gap>\s+)(?P<value>[A-Za-z0-9._~+/=-]{6,})", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(?P<name>\bBearer|Authorization['\"]?: *['\"]?Basic)(?P<gap>\s+)(?P<value>(?=\S*[0-9=])[\w.~+/=-]{6,})",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
 )

@@ -58,7 +58,10 @@ R = TypeVar("R", bound=Row)
 _WORD = re.compile(r"[a-z0-9_]+")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST_LINE = 32_768
-"""Characters of a line that are looked at: progress bars and argument dumps reach some ten thousand."""
+"""Characters of a line that are kept: progress bars and argument dumps reach some ten thousand."""
+
+SEARCHED = 8192
+"""Characters of a line that are searched: it bounds the time that a line made up for it can take."""
 
 
 def clean(line: str) -> str:
@@ -80,6 +83,7 @@ class WordFilter(Generic[R]):
 
     def first(self, line: str) -> tuple[R, re.Match[str]] | None:
         """Return the row and its match in a cleaned ``line``, or None."""
+        line = line[:SEARCHED]
         present = self._known.intersection(_WORD.findall(line.lower()))
         if not present:
             return None

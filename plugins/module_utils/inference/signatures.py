@@ -12,7 +12,7 @@ from .phases import PHASE_NAMES, PHASES, phase_of
 from .redact import redact
 from .signature import Signature, WordFilter, clean
 from .signatures_engine import ENGINE_SIGNATURES
-from .signatures_harmless import HARMLESS_SIGNATURES
+from .signatures_harmless import HARMLESS_SIGNATURES, VAGUE_SIGNATURES
 from .signatures_host import HOST_SIGNATURES
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "stall",
 ]
 
-SIGNATURES: tuple[Signature, ...] = (*HARMLESS_SIGNATURES, *HOST_SIGNATURES, *ENGINE_SIGNATURES)
+SIGNATURES: tuple[Signature, ...] = (*HARMLESS_SIGNATURES, *HOST_SIGNATURES, *ENGINE_SIGNATURES, *VAGUE_SIGNATURES)
 """Every known line. The first row that matches a line counts."""
 
 _BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}

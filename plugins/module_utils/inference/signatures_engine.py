@@ -21,7 +21,7 @@ NETWORK: tuple[Signature, ...] = (
         id="port-in-use",
         level="critical",
         cause="port",
-        words=("address", "port", "98", "eaddrinuse", "distnetworkerror"),
+        words=("address", "port", "available", "98", "eaddrinuse"),
         pattern=r"address already in use|\[Errno 98\]|EADDRINUSE|address in use"
         r"|\bport \d+ is (?:already )?in use|Port is already (?:in use|allocated)|port_?\w* (?:at|is) .*not available"
         r"|is used by a process already|server socket has failed to (?:listen|bind)",
@@ -394,18 +394,6 @@ ARCHITECTURE: tuple[Signature, ...] = (
         source=f"{FLASHINFER} compilation_context.py and comm/mnnvl.py; sglang#15650",
     ),
     Signature(
-        id="trtllm-unsupported-architecture",
-        level="critical",
-        cause="unsupported",
-        words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "tllmgenfmharunner"),
-        pattern=r"TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[_-](?:gen|mla|mha)\b.*(?:not supported"
-        r"|unsupported|only support|requires? (?:an? )?SM)",
-        what="TensorRT-LLM attention kernels exist for SM100 only; this GPU is another architecture",
-        expected="--attention-backend flashinfer (BF16 KV cache) or triton on SM120",
-        fix="replace --attention-backend trtllm_mla (and trtllm_mha for prefill) by flashinfer",
-        source="FlashInfer 0.6.3 TllmGenFmhaRunner; sglang#24633, flashinfer#3263",
-    ),
-    Signature(
         id="deepgemm-unsupported",
         level="critical",
         cause="unsupported",
@@ -417,6 +405,18 @@ ARCHITECTURE: tuple[Signature, ...] = (
         fix="set SGLANG_ENABLE_JIT_DEEPGEMM=0 (vLLM: VLLM_USE_DEEP_GEMM=0), or take SGLang 0.5.13 or newer; DSA models "
         "need a backend that supports SM120",
         source="DeepGEMM; sglang#18870, sglang#26087, sglang#29562",
+    ),
+    Signature(
+        id="trtllm-unsupported-architecture",
+        level="critical",
+        cause="unsupported",
+        words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "tllmgenfmharunner"),
+        pattern=r"TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[_-](?:gen|mla|mha)\b.*(?:not supported"
+        r"|unsupported|only support|requires? (?:an? )?SM)",
+        what="TensorRT-LLM attention kernels exist for SM100 only; this GPU is another architecture",
+        expected="--attention-backend flashinfer (BF16 KV cache) or triton on SM120",
+        fix="replace --attention-backend trtllm_mla (and trtllm_mha for prefill) by flashinfer",
+        source="FlashInfer 0.6.3 TllmGenFmhaRunner; sglang#24633, flashinfer#3263",
     ),
     Signature(
         id="jit-toolchain-too-old",
@@ -825,7 +825,7 @@ TOOLCHAIN: tuple[Signature, ...] = (
         id="home-unset",
         level="critical",
         cause="home",
-        words=("permission", "home", "errno", "nonexistent", "read"),
+        words=("permission", "home", "errno", "nonexistent", "read", "uid"),
         pattern=r"(?:Permission denied|Read-only file system|No such file or directory)\S* ?'?/(?:\.(?:cache"
         r"|triton|config|local|nv|flashinfer|vllm|sglang|nccl|torch|huggingface|cutlass|tilelang"
         r"|deep_gemm)\b|nonexistent)|KeyError: 'HOME'|HOME (?:is )?not (?:set|defined)"

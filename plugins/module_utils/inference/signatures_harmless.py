@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that look alarming and mean nothing. They are tried before everything else, so they can never be a cause."""
+"""Lines that look alarming and mean nothing. They are tried first, so they can never be a cause."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     _harmless(
         "nanobind-leaked",
         ("nanobind", "leaked"),
-        r"nanobind: (?:leaked|this is likely)|^\s*- leaked (?:instance|type|function|keep_alive)"
-        r"|^\s*- \.\.\. skipped remainder",
+        r"nanobind: (?:leaked|this is likely)|(?:^|: )\s*- leaked (?:instance|type|function)"
+        r"|(?:^|: )\s*- \.\.\. skipped remainder",
         "nanobind counts what was not freed at the end of a process",
         "SGLang 0.5.23 at each stop, some 60 lines",
     ),
@@ -47,7 +47,7 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     ),
     _harmless(
         "process-group-not-destroyed",
-        ("destroy_process_group",),
+        ("destroy_process_group", "destroyed"),
         r"destroy_process_group\(\) was not called|process group has NOT been destroyed",
         "PyTorch notes that the communicator was not closed before the process ended",
         "SGLang 0.5.16 at each stop",
@@ -58,13 +58,6 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
         r"resource_tracker: There appear to be \d+ leaked|resource_tracker.*(?:No such file|KeyError)",
         "Python tidied up shared memory or semaphores at the end of a process",
         "CPython multiprocessing",
-    ),
-    _harmless(
-        "python-warning",
-        ("syntaxwarning", "futurewarning", "deprecationwarning", "userwarning", "runtimewarning"),
-        r"\b(?:Syntax|Future|Deprecation|User|Runtime)Warning: ",
-        "a note from a Python library to its developers",
-        "SGLang 0.5.16: torchao, pynvml",
     ),
     _harmless(
         "omp-threads",
@@ -97,3 +90,14 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
         "SGLang 0.5.16",
     ),
 )
+
+VAGUE_SIGNATURES: tuple[Signature, ...] = (
+    _harmless(
+        "python-warning",
+        ("syntaxwarning", "futurewarning", "deprecationwarning", "userwarning", "runtimewarning"),
+        r"\b(?:Syntax|Future|Deprecation|User|Runtime)Warning: ",
+        "a note from a Python library to its developers",
+        "SGLang 0.5.16: torchao, pynvml",
+    ),
+)
+"""Lines that are harmless unless another row knows better: these are tried last."""
