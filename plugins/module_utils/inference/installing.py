@@ -131,6 +131,8 @@ def install(plan: Plan, clock: Clock) -> None:
     with clock.step("import"):
         check_imports(release, plan.lock, plan.imports or IMPORTS.get(plan.lock.engine, ()))
     shutil.rmtree(release.work)
+    # uv's own lock on the environment, which anybody may write
+    (release.venv / ".lock").unlink(missing_ok=True)
     inputs = {
         "name": release.name,
         "lock": plan.lock_text,
@@ -232,14 +234,13 @@ def check_imports(release: Release, lock: Lock, imports: Sequence[str]) -> None:
         "PATH": f"{release.venv}/bin:/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "HOME": str(home),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
         **IMPORT_ENVIRONMENT.get((lock.engine, lock.variant), {}),
     }
     for module in imports:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ReleaseError(f"{module!r} is no module's name")
-    command = [str(release.python), "-I", "-c", f"import {', '.join(imports)}"]
+    command = [str(release.python), "-I", "-B", "-c", f"import {', '.join(imports)}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if answer.returncode:
         tail = "\n".join(answer.stderr.strip().splitlines()[-12:])
