@@ -185,8 +185,8 @@ _RECOVERY_ACTIONS: Mapping[str, str] = {
 
 # Old drivers print "(0000:01:00)", newer ones "(PCI:0000:01:00)", MIG adds " GPU-I:05"; pid and name may be absent.
 _LINE = re.compile(
-    r"(?<!S)Xid \((?:PCI:)?(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)[^)]{0,40}\): (?P<number>\d{1,4})\b"
-    r"(?:, pid='?(?P<pid>\d+|<[^>]*>)'?)?(?:, name=(?P<name>[^,]*))?,? ?(?P<detail>.*)",
+    r"(?<!S)Xid \((?:PCI:)?(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)[^)]{0,40}\)"
+    r": (?P<number>\d{1,4})\b(?:, pid='?(?P<pid>\d+|<[^>]*>)'?)?(?:, name=(?P<name>[^,]*))?,? ?(?P<detail>.*)",
     re.I,
 )
 _STAMP = re.compile(
