@@ -212,10 +212,12 @@ def test_table_of_a_folder_of_wheels(tmp_path: Path, era_book: Path) -> None:
     common = ("table", "--ledger", era_book, "--wheels", tmp_path)
     assert call(*common).stdout.splitlines() == rows
     page = tmp_path / "page.md"
-    page.write_text("# A\n<!-- begin: measured states -->\nold\n<!-- end: measured states -->\nafter\n")
+    states = "<!-- begin: measured states -->\nold\n<!-- end: measured states -->\nafter\n"
+    page.write_text("# A\n<!-- begin: patches --><!-- end: patches -->\n" + states)
     assert call(*common, "--write", page).returncode == 0
     text = page.read_text()
     assert all(row in text for row in rows)
+    assert "| T1 | Smaller tiles | default | none | None. |" in text
     assert ("old" in text, text.startswith("# A\n"), text.endswith("after\n")) == (False, True, True)
     page.write_text("# A\n")
     done = call(*common, "--write", page)

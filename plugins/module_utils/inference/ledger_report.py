@@ -11,9 +11,6 @@ from . import ledger, release_wheels
 from .findings import Finding, Report
 from .release_wheels import Release
 
-BEGIN = "<!-- begin: measured states -->"
-END = "<!-- end: measured states -->"
-
 
 def states(entries: Sequence[ledger.Entry], release: Release) -> list[ledger.PatchState]:
     """Return the state of each patch in one release as its wheels hold it; every risk counts as acknowledged."""
@@ -33,12 +30,24 @@ def table(entries: Sequence[ledger.Entry], releases: Iterable[Release]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def replaced(page: str, body: str) -> str:
-    """Return the page with ``body`` between its two markers. Raise :class:`LedgerError` where it lacks them."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def catalogue(entries: Iterable[ledger.Entry]) -> str:
+    """Return the Markdown table of the patches: what each does, whether it is chosen by default, its risk."""
+    rows = [["patch", "what", "choice", "setting instead", "risk"], ["---"] * 5]
+    for entry in entries:
+        choice = "forbidden" if entry.forbidden else "default" if entry.default else "on request"
+        choice = choice if entry.variants or entry.forbidden else "a setting"
+        choice += ", acknowledged" if entry.acknowledge else ""
+        rows.append([entry.id, entry.title, choice, ledger.says(entry.instead) or "none", entry.risk])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def replaced(page: str, name: str, body: str) -> str:
+    """Return the page with ``body`` between the markers of ``name``. Raise :class:`LedgerError` where it lacks them."""
+    markers = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    before, begin, rest = page.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not begin or not end:
-        raise ledger.LedgerError(f"the page has no {BEGIN} ... {END}")
+        raise ledger.LedgerError(f"the page has no {markers[0]} ... {markers[1]}")
     return f"{before}{begin}\n\n{body}\n{end}{after}"
 
 
