@@ -142,6 +142,11 @@ class TestShell:
         assert result.command == ["python", "-m", "sglang.launch_server", "--tp", "8"]
         assert result.problems == []
 
+    def test_statements_of_a_shell(self):
+        assert values("export NCCL_A=1; export NCCL_B='x;y' && unset NCCL_A\n") == {"NCCL_B": "x;y"}
+        assert values("NCCL_PROTO=^LL128;allreduce:LL\n") == {"NCCL_PROTO": "^LL128;allreduce:LL"}
+        assert values("set -a\nif true; then export NCCL_A=1; fi\n") == {"NCCL_A": "1"}
+
     def test_a_container_s_options(self):
         assert values("docker run -e NCCL_A=1 --env=NCCL_B=2 -e NCCL_C --gpus all image\n") == {
             "NCCL_A": "1",

@@ -80,6 +80,16 @@ def test_lint_reads_conf_files_and_arguments(tmp_path):
     assert "nccl-custom-all-reduce" not in {f["id"] for f in document(done)["findings"]}
 
 
+def test_nccl_s_own_file_is_known_by_its_name(tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text('NCCL_PROTO="LL"\n')
+    done = run("lint", str(conf), "--nccl-version", "2.28.9", "--json")
+    assert "nccl-quotes-kept" in {f["id"] for f in document(done)["findings"]}
+    assert run("lint", "-", "--nccl-version", "2.28.9", stdin=conf.read_text()).returncode == 0
+    conf.write_text('[Service]\nEnvironment=NCCL_PROTO="LL"\n')  # a drop-in of that name is none
+    assert run("lint", str(conf), "--nccl-version", "2.28.9").returncode == 0
+
+
 def test_lint_for_people_ends_with_a_count():
     done = run("lint", "-", "--nccl-version", "2.28.9", stdin="NCCL_P2P_LEVEL=sys\n")
     assert "WARNING nccl-value-case" in done.stdout

@@ -63,12 +63,13 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SECTION = re.compile(r"\s*\[([^\]]+)\]\s*")
 _DIRECTIVE = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*(.*)", re.DOTALL)
 _UNIT_LINE = re.compile(
-    r"^\s*(?:\[(?:Unit|Service|Install)\]\s*|(?:Environment|EnvironmentFile|UnsetEnvironment|ExecStart)\s*=.*)$",
+    r"^[ \t]*(?:\[(?:Unit|Service|Install)\][ \t]*$|(?:Environment|EnvironmentFile|UnsetEnvironment|ExecStart)[ \t]*=)",
     re.MULTILINE,
 )
 _PROGRAMS = frozenset(
     {"exec", "python", "python3", "torchrun", "vllm", "sglang", "numactl", "docker", "podman", "nohup"}
 )
+_SHELL_WORDS = frozenset({"if", "then", "else", "fi", "do", "done", "{", "}"})
 _SPECIFIERS = frozenset("aAbBCdDEfFgGhHiIjJlLmMnNopPqsStTuUvVwWyY")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "s": " "}
 _DIGITS = {8: "0-7", 16: "0-9a-fA-F"}
@@ -81,8 +82,13 @@ def read(text: str) -> EnvironmentText:
     if "\0" in text:
         text = "\n".join(shlex.quote(entry) if "\n" in entry else entry for entry in text.split("\0"))
     clean = text.replace("\r\n", "\n").lstrip("\ufeff")
-    result = _UnitReader().read(clean) if _UNIT_LINE.search(clean) else _ShellReader().read(clean)
+    result = _UnitReader().read(clean) if is_unit(clean) else _ShellReader().read(clean)
     return _report_carriage_returns(text, result)
+
+
+def is_unit(text: str) -> bool:
+    """Return whether a text is a unit or drop-in, or a part of one."""
+    return _UNIT_LINE.search(text) is not None
 
 
 def read_conf(text: str) -> EnvironmentText:
@@ -236,20 +242,20 @@ class _ShellReader:
             what = "a shell and systemd's Environment= don't accept white space around =; read without it"
             self._problem("white-space", number, stripped, what)
             stripped = f"{spaced[1]}={spaced[3]}"
-        words = self._words(number, stripped)
-        if words:
+        for words in _statements(self._words(number, stripped)):
             self._statement(number, stripped, words)
 
     def _words(self, number: int, line: str) -> list[str]:
         try:
-            words = shlex.split(line, comments=True)
+            words = _shell_words(line)
         except ValueError as error:
             self._problem("unreadable", number, line, f"not readable: {str(error).lower()}")
             return []
-        if len(words) < len(_split_leniently(line)) and _ASSIGNMENT.match(line):
+        comment = next((i for i, word in enumerate(words) if word.startswith("#")), len(words))
+        if comment < len(words) and _ASSIGNMENT.match(line):
             what = "a shell drops the comment, but EnvironmentFile= and NCCL's own files keep it as part of the value"
             self._problem("inline-comment", number, line, what)
-        return words
+        return words[:comment]
 
     def _statement(self, number: int, line: str, words: list[str]) -> None:
         if words[0] == "unset":
@@ -387,11 +393,37 @@ def _looks_like_variable(name: str) -> bool:
     return "_" in name and _NAME.fullmatch(name) is not None
 
 
-def _split_leniently(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=False)
-    except ValueError:
-        return [*shlex.split(line, comments=True), "#"]
+def _shell_words(line: str) -> list[str]:
+    """Split as a shell does, comments as words. Raises ValueError where a quote isn't closed.
+
+    A ; parts statements only where ``export`` says that it is a shell's: lists of protocols hold ; too.
+    """
+    shell = re.search(r"\b(?:export|unset)\s", line)
+    for commenters in ("", "#"):  # a comment can hold a lone quote
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|" if shell else False)
+        lexer.whitespace_split = True
+        lexer.commenters = commenters
+        try:
+            words = list(lexer)
+        except ValueError:
+            if commenters:
+                raise
+            continue
+        return [*words, "#"] if commenters else words
+    return []
+
+
+def _statements(words: Sequence[str]) -> Iterator[list[str]]:
+    current: list[str] = []
+    for word in words:
+        if word in _SHELL_WORDS or (word and not word.strip(";&|")):
+            if current:
+                yield current
+            current = []
+        else:
+            current.append(word)
+    if current:
+        yield current
 
 
 def _container_settings(words: Sequence[str]) -> list[str]:

@@ -38,14 +38,17 @@ def lint(
     topology: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     conf_files: Sequence[tuple[str, str]] = (),
+    is_conf: bool = False,
 ) -> Report:
     """Judge the settings in ``text`` for one NCCL release and return the report.
 
+    ``is_conf`` says that the text is a configuration file of NCCL itself, where quotes and white space count.
     ``command`` is the engine's command line where the text has none. ``conf_files`` are (path, text) of NCCL's own
     configuration files in the order in which NCCL reads them: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
     Raises VersionError and TopologyError; a text never raises.
     """
-    return _lint(environment_text.read(text), nccl_version, topology, command, conf_files)
+    read = environment_text.read_conf if is_conf else environment_text.read
+    return _lint(read(text), nccl_version, topology, command, conf_files)
 
 
 def settings_of(text: str) -> dict[str, str]:
@@ -147,8 +150,10 @@ def _without_secrets(text: str) -> str:
 
 
 def _duplicates(content: EnvironmentText) -> Iterator[Finding]:
-    for name, last in content.effective().items():
-        earlier = [entry for entry in content.assignments if entry.name == name][:-1]
+    by_name: dict[str, list[Assignment]] = {}
+    for entry in content.assignments:
+        by_name.setdefault(entry.name, []).append(entry)
+    for name, (*earlier, last) in by_name.items():
         if not earlier or not _concerns_nccl(name):
             continue
         same = all(entry.value == last.value for entry in earlier)

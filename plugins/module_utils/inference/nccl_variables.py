@@ -36,7 +36,7 @@ class VersionError(ValueError):
 
 def parse_version(text: str) -> Version:
     """Return the release that ``text`` names: ``2.28.9``, ``v2.28.9-1``, ``2.28.9+cuda13.0``, ``2.28`` or ``22809``."""
-    match = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+.].*)?", text.strip())
+    match = re.fullmatch(r"v?(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+][\w.+-]*|\.[a-z][\w.]*)?", text.strip())
     if match:
         major, minor, patch = match.groups()
         return int(major), int(minor), _LAST_PATCH if patch is None else int(patch)
