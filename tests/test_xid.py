@@ -77,7 +77,7 @@ def test_an_unknown_number_is_a_warning_that_says_so():
 BLACKWELL = "8 13 31 43 45 48 61 62 63 64 74 79 92 94 95 109 119 120 140 145 149 154 155 156"
 
 
-@pytest.mark.parametrize("number", map(int, BLACKWELL.split()))
+@pytest.mark.parametrize("number", [int(number) for number in BLACKWELL.split()])
 def test_the_table_knows_what_matters(number):
     row = XIDS[number]
     assert row.number == number and row.name and row.meaning and row.action

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import diagnose_host, diagnose_http, diagnose_unit, signatures, xid
-from .diagnose_rules import RULES, Reading
+from .diagnose_rules import RULES, Reading, Rule
 from .findings import Finding, Report
 from .redact import redact, secret_names
 from .signature import clean
@@ -178,3 +178,34 @@ READERS: tuple[Reader, ...] = (
     diagnose_host.read_commands,
 )
 """All readers, in the order in which their findings are shown."""
+
+
+def known() -> str:
+    """Return everything that is recognised, as the Markdown tables of the operator's guide."""
+    signature_rows = [row for row in signatures.SIGNATURES if row.role != "harmless"]
+    harmless = [row for row in signatures.SIGNATURES if row.role == "harmless"]
+    sections = (
+        ("Conclusions from more than one line", RULES.values()),
+        ("Lines of a log", signature_rows),
+        ("A log that stops", signatures.STALLS.values()),
+        ("Harmless lines", harmless),
+    )
+    blocks = [
+        f"## {title}\n\n" + _table(("Id", "Level", "What it is", "What to do", "Source"), [_cells(row) for row in rows])
+        for title, rows in sections
+    ]
+    xids = [(f"`xid-{row.number}`", row.level, f"{row.name}: {row.meaning}", row.action, row.source) for row in _XIDS]
+    blocks.append("## Xid numbers\n\n" + _table(("Id", "Level", "Meaning", "What to do", "Source"), xids))
+    return "\n\n".join(blocks)
+
+
+_XIDS = tuple(xid.XIDS.values())
+
+
+def _cells(row: Rule | signatures.Signature) -> tuple[str, ...]:
+    return f"`{row.id}`", row.level, row.what, row.fix, row.source
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

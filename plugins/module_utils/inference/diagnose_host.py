@@ -97,7 +97,7 @@ _LISTED = re.compile(  # ls -l, stat -c '%a %n', stat -c '%a %U:%G %n'
 _STAT_NAME = re.compile(r"^\s*File: (?P<name>\S+)")
 _STAT_MODE = re.compile(r"^\s*Access: \((?P<octal>[0-7]{4})/")
 _SECRET_FILE = re.compile(r"(?:key|secret|token|credential|password|\.env$|htpasswd)", re.IGNORECASE)
-_TOKENIZER = re.compile(r"token(?:izer|s)\b|tokenizer|\.(?:py|md|txt)$", re.IGNORECASE)
+_NO_SECRET = re.compile(r"tokenizer|tokens|\.(?:py|md|pub|crt)$", re.IGNORECASE)
 _LOG_FILE = re.compile(r"\.log(?:\.\d+)?$|/log/|\.out$", re.IGNORECASE)
 _MODEL_FILE = re.compile(
     r"\.(?:safetensors|gguf|bin)$|(?:config|tokenizer|index|tokenizer_config)\.json$", re.IGNORECASE
@@ -135,11 +135,12 @@ def _listed(lines: Sequence[str]) -> list[tuple[int, str, bool]]:
 
 
 def _mode(symbolic: str) -> int:
-    return int("".join("0" if letter in "-ST" else "1" for letter in symbolic[1:10]), 2)
+    sticky = 0o1000 if symbolic[9] in "tT" else 0
+    return sticky | int("".join("0" if letter in "-ST" else "1" for letter in symbolic[1:10]), 2)
 
 
 def _mode_fault(mode: int, name: str) -> str:
-    secret = _SECRET_FILE.search(name) and not _TOKENIZER.search(name)
+    secret = _SECRET_FILE.search(name) and not _NO_SECRET.search(name)
     if secret and mode & 0o077:
         return "a secret that others may read"
     if _LOG_FILE.search(name) and mode & (_GROUP_WRITE | _OTHER_READ | _OTHER_WRITE):
@@ -147,24 +148,40 @@ def _mode_fault(mode: int, name: str) -> str:
     return "writable for everyone" if mode & _OTHER_WRITE and not mode & 0o1000 else ""
 
 
+_PCIE_DEVICE = re.compile(r"^\s?(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) \S")
+
+
 def read_pcie(lines: Sequence[str]) -> Reading | None:
-    """Return what ``lspci -vv`` shows of ACS and link width, or None when the input holds none of it."""
-    own = [line for line in lines if re.search(r"ACS(?:Ctl|Cap):|Lnk(?:Sta|Cap):|^\s?[0-9a-f:]{5,13}\.[0-7] \S", line)]
+    """Return what ``lspci -vv`` (or a grep of it) shows of ACS and link width, or None when the input holds neither."""
+    own = [line for line in lines if re.search(r"ACSCtl:|Lnk(?:Sta|Cap):", line) or _PCIE_DEVICE.match(line)]
     if not any(re.search(r"ACSCtl:|LnkSta:", line) for line in own):
         return None
     reading = Reading("lspci")
+    _judge_acs(own, reading)
     for device in pcie.read_lspci(own)["devices"]:
-        name = device["bus_id"] or "one device"
-        if device.get("acs_redirect"):
-            seen = next((line.strip() for line in own if "ACSCtl:" in line and "Redir+" in line), name)
-            reading.add("acs-redirect", seen, what=name)
-        elif device.get("acs_control", {}).get("SrcValid"):
-            reading.add(
-                "acs-redirect", f"{name}: SrcValid+ without redirect", what="not here, but ACS is on", level="warning"
-            )
         if device.get("link", {}).get("width_downgraded"):
-            reading.add("link-narrow", f"{name} x{device['link']['width']}")
+            reading.add("link-narrow", f"{device['bus_id'] or 'one device'} x{device['link']['width']}")
     return reading
+
+
+def _judge_acs(lines: Sequence[str], reading: Reading) -> None:
+    """Judge each ACSCtl line by itself: a grep leaves no device to tell them apart."""
+    bdf = "a device that is not named"
+    redirecting: list[str] = []
+    validating: list[str] = []
+    for line in lines:
+        if device := _PCIE_DEVICE.match(line):
+            bdf = device["bdf"]
+        for found in pcie.read_lspci([line])["devices"] if "ACSCtl:" in line else ():
+            control = found.get("acs_control", {})
+            if pcie.redirects(control):
+                redirecting.append(f"{bdf}: {line.strip()}")
+            elif control.get("SrcValid"):
+                validating.append(f"{bdf}: {line.strip()}")
+    if redirecting:
+        reading.add("acs-redirect", redirecting[0], what=f"{len(redirecting)} found")
+    elif validating:
+        reading.add("acs-redirect", validating[0], what="not here, but ACS is on (SrcValid+)", level="warning")
 
 
 def read_topology(lines: Sequence[str]) -> Reading | None:

@@ -62,7 +62,7 @@ class Exchange:
 def read_exchange(lines: Sequence[str]) -> Reading | None:
     """Return what the exchange shows, or None when the input holds none."""
     exchanges = list(_exchanges(lines))
-    answers = list(_texts(lines))
+    bodies, answers = _bodies(lines)
     reading = Reading("exchange")
     _judge_generation(exchanges, reading)
     _judge_health(exchanges, reading)
@@ -70,7 +70,7 @@ def read_exchange(lines: Sequence[str]) -> Reading | None:
     for text in answers:
         _judge_text(text, reading)
     _judge_access_log(lines, reading)
-    return reading if exchanges or answers or reading.findings else None
+    return reading if exchanges or bodies or reading.findings else None
 
 
 def _exchanges(lines: Sequence[str]) -> Iterator[Exchange]:
@@ -185,50 +185,44 @@ def _judge_access_log(lines: Sequence[str], reading: Reading) -> None:
         reading.add(rule_id, f"{len(seen)} times, first {seen[0]}")
 
 
-def _texts(lines: Sequence[str]) -> Iterator[str]:
-    """Yield every generated text in JSON bodies; the pieces of one stream together."""
+def _bodies(lines: Sequence[str]) -> tuple[int, list[str]]:
+    """Return how many completions the input holds, and their texts; the pieces of one stream are one text."""
+    bodies = 0
+    texts: list[str] = []
     stream: list[str] = []
     for line in lines:
-        chunk = line.strip().removeprefix("data:").strip()
-        if not chunk.startswith("{"):
-            if start := _body_start(chunk):
-                chunk = chunk[start:]
-            else:
-                continue
-        body = _json(chunk)
-        if line.lstrip().startswith("data:"):
-            stream += _generated(body)
-        else:
-            yield from _generated(body)
+        body = _json(line)
+        if not _is_completion(body):
+            continue
+        bodies += 1
+        target = stream if line.lstrip().startswith("data:") else texts
+        target += _generated(body)
     if stream:
-        yield "".join(stream)
+        texts.append("".join(stream))
+    return bodies, texts
 
 
-def _body_start(line: str) -> int:
-    """Return where a JSON body begins behind a status such as ``POST /v1/completions -> 200 {...}``, else 0."""
-    found = re.search(r"(?<=\s)\{\s*\"(?:id|choices|text|object)\"", line)
-    return found.start() if found else 0
-
-
-def _json(text: str) -> Any:
+def _json(line: str) -> Any:
+    """Return the JSON object of a line: alone, behind ``data:``, or behind a status; None when there is none."""
+    text = line.strip().removeprefix("data:").strip()
+    behind = re.search(r"(?<=\s)\{\s*\"(?:id|choices|text|object)\"", text)
+    start = 0 if text.startswith("{") else behind.start() if behind else -1
     try:
-        return json.JSONDecoder().raw_decode(text)[0]
+        return json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else None
     except (ValueError, RecursionError):
         return None
 
 
-def _generated(body: Any) -> list[str]:
+def _is_completion(body: Any) -> bool:
+    return isinstance(body, dict) and (isinstance(body.get("choices"), list) or "meta_info" in body)
+
+
+def _generated(body: dict[str, Any]) -> list[str]:
     """Return the texts of a completion, a chat completion, one of their chunks, or SGLang's /generate."""
-    if not isinstance(body, dict):
-        return []
     choices = body.get("choices")
     if not isinstance(choices, list):
-        return [body["text"]] if isinstance(body.get("text"), str) and "meta_info" in body else []
-    texts: list[str] = []
-    for choice in choices:
-        if isinstance(choice, dict):
-            texts += _choice(choice)
-    return texts
+        return [body["text"]] if isinstance(body.get("text"), str) else []
+    return [text for choice in choices if isinstance(choice, dict) for text in _choice(choice)]
 
 
 def _choice(choice: dict[str, Any]) -> list[str]:
