@@ -31,7 +31,11 @@ _HEADER = re.compile(
 _TOKEN = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
 )
-_QUICK = re.compile(r"key|token|secret|passw|bearer|basic|sk-|hf_|nvapi|gsk_|gh[pousr]_|AKIA", re.IGNORECASE)
+_QUICK = re.compile(
+    r"key|secret|passw|(?:auth|access|hub|hf|face)[_-]?token|bearer|basic|sk-|hf_|nvapi|gsk_|gh[pousr]_|AKIA",
+    re.IGNORECASE,
+)
+"""A text without any of these holds no secret that is known here."""
 
 _REFERENCE = re.compile(r"\$\{?\w+\}?|(?:[$%]\w+)?(?:/[\w.@%-]+){2,}|%d/\S+|<[^>]*>", re.ASCII)
 """Values that only point at a secret: a variable, a file, a credential (``%d/NAME``), a placeholder."""
@@ -54,6 +58,8 @@ def _hide(found: re.Match[str]) -> str:
 def secret_names(text: str) -> list[str]:
     """Return the names under which ``text`` shows a secret in clear; a reference to a file or variable is none."""
     found: list[str] = []
+    if not _QUICK.search(text):
+        return found
     for pattern in (_FLAG, _SETTING, _HEADER):
         for match in pattern.finditer(text):
             if not _REFERENCE.fullmatch(match["value"].strip("'\"")):
