@@ -55,12 +55,22 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.host}:{self.port})"
 
+    def accepts(self) -> bool:
+        """Tell whether anybody accepts connections: much cheaper than reading the kernel's table of sockets."""
+        try:
+            with self._connect(1):
+                return True
+        except OSError:
+            return False
+
+    def _connect(self, timeout_s: float) -> socket.socket:
+        return socket.create_connection((_ANY.get(self.host, self.host), self.port), timeout=timeout_s)
+
     def request(self, method: str, path: str, *, body: Any = None, timeout_s: float) -> Answer:
         """Send one request and return the answer. ``timeout_s`` bounds the whole exchange. Raise NoAnswerError."""
         deadline = time.monotonic() + timeout_s
-        address = (_ANY.get(self.host, self.host), self.port)
         try:
-            with socket.create_connection(address, timeout=timeout_s) as channel:
+            with self._connect(timeout_s) as channel:
                 channel.sendall(self._head(method, path, body))
                 return _answer(_Reader(channel, deadline))
         except NoAnswerError:

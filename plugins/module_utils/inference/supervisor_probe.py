@@ -118,12 +118,12 @@ class Prober(threading.Thread):
     def _stranger(self) -> str | None:
         """Return who else listens on the port; a look may be out of date, so only the second in a row counts."""
         self._listening = False
-        found = proc.listeners(self._settings.host, self._settings.port)
-        if not found:
+        if not self._server.accepts():
             return None
+        found = proc.listeners(self._settings.host, self._settings.port)
         mine = proc.holders({entry.inode for entry in found}, self._engine_pids())
         others = [entry for entry in found if entry.inode not in mine]
-        self._listening = not others
+        self._listening = bool(found) and not others
         self._strangers = self._strangers + 1 if others else 0
         if self._strangers < 2:  # noqa: PLR2004
             return None
