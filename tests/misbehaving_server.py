@@ -68,7 +68,8 @@ FAULTS = {
 
 HEALTHY = (
     "tokens-in-chunks", "reasoning-first", "torn-chunks", "carriage-returns", "comments", "chat-only",
-    "completion-only", "no-logprobs", "usage-in-each-chunk", "no-health", "early-end",
+    "completion-only", "no-logprobs", "usage-in-each-chunk", "no-health",
+    "older-paths", "early-end",
 )  # fmt: skip
 """Ways of a sound server, which must not be taken for faults."""
 
@@ -123,8 +124,9 @@ class Server:
             app.router.add_get("/health", self.health)
         if self.engine == "sglang":
             app.router.add_get("/health_generate", self.health)
-            app.router.add_get("/get_server_info", self.server_info)
-            app.router.add_get("/get_model_info", self.model_info)
+            prefix = "/get_" if self.way == "older-paths" else "/"
+            app.router.add_get(f"{prefix}server_info", self.server_info)
+            app.router.add_get(f"{prefix}model_info", self.model_info)
         else:
             app.router.add_get("/version", self.version)
         app.router.add_get("/v1/models", self.models)

@@ -127,6 +127,13 @@ def test_chunks_are_not_tokens() -> None:
     assert row["completion_tokens"] == 2 * 16
 
 
+def test_peculiarities_of_a_sound_server_are_named() -> None:
+    names = {"tokens-in-chunks": "several-tokens-in-a-chunk", "reasoning-first": "reasoning-first"}
+    for way, name in names.items():
+        with Server(way=way) as server:
+            assert [f.id for f in run(server).report.findings] == [name]
+
+
 def test_the_first_token_may_be_reasoning() -> None:
     with Server(way="reasoning-first") as server:
         assert run(server).throughput["single"]["first_token_is"] == "reasoning"

@@ -80,6 +80,9 @@ CATALOGUE: dict[str, tuple[Level, str, str, str]] = {
     "slow-first-token": ("warning", "the first token of a short prompt takes long", "a quick first token on an idle "
                          "server", "measure without other load; a first run may still compile kernels"),
     # measurement, gate
+    "several-tokens-in-a-chunk": ("info", "chunks hold several tokens: chunk gaps are not token gaps",
+                                  "", ""),
+    "reasoning-first": ("info", "the first token is reasoning: TTFT is the time to it", "", ""),
     "client-bound": ("unknown", "the figures say more about this client than about the server",
                      "a client that is far from its own limits", "run it from an idle machine"),
     "client-late": ("info", "times to first token say more about this client than about the server",

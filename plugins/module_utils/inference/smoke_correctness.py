@@ -20,6 +20,7 @@ from .smoke_text import (
     golden_for,
     leaks,
     logprobs_of,
+    mark,
     nonce,
 )  # fmt: skip
 
@@ -59,7 +60,7 @@ async def one_answer(ctx: Context, goldens: Sequence[Golden]) -> str:
     if entry is None:
         ctx.skip("golden", f"no golden prompts are known for {ctx.model}: give them in correctness.golden")
     else:
-        request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens, api=entry.api)
+        request = ctx.request(mark(ctx.rng, entry.prompt), entry.max_tokens, api=entry.api)
         answer = complete(await ctx.client.stream(request, ctx.limits))
         if answer.problem in NOT_OFFERED:
             ctx.skip(f"golden by {entry.api}", f"the server does not offer it ({answer.problem})")
@@ -119,14 +120,9 @@ def _judge_golden(ctx: Context, entry: Golden, answer: Completion) -> bool:
     return False
 
 
-def _behind_marker(ctx: Context, entry: Golden) -> str:
-    """Return the prompt behind something that nobody sent before, so that no cache can answer it."""
-    return f"Note {nonce(ctx.rng)}.\n\n{entry.prompt}"
-
-
 async def _ask(ctx: Context, entry: Golden) -> Completion | None:
     """Return the answer to a golden prompt, or None (with a finding or a note) when there was none to judge."""
-    request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens, api=entry.api)
+    request = ctx.request(mark(ctx.rng, entry.prompt), entry.max_tokens, api=entry.api)
     answer = await _call(ctx, request, logprobs=True)
     if answer.status == 400:  # noqa: PLR2004 - a bad request: log probabilities are not offered by every server
         plain = await _call(ctx, request, logprobs=False)
@@ -162,7 +158,7 @@ async def repeatable(ctx: Context, goldens: Sequence[Golden]) -> str:
     """
     settings = ctx.profile.correctness
     entry = next((g for g in goldens if g.api == ctx.api), Golden("Tell a story about a town by the sea.", ""))
-    request = ctx.request(_behind_marker(ctx, entry), entry.max_tokens)
+    request = ctx.request(mark(ctx.rng, entry.prompt), entry.max_tokens)
     phase = await ctx.client.closed_loop([request] * settings.repeats, 1, ctx.limits)
     if ctx.count_problems("repetition", phase.completions):
         return ""

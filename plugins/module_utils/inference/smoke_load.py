@@ -14,6 +14,9 @@ from .smoke_stats import Phase, figures
 PREFILL_TOKENS = 8
 """Tokens asked for when only the first one counts: one alone may show no text."""
 
+SEVERAL = 1.3
+"""Tokens a chunk above which chunks hold several: some tokens show nothing by themselves."""
+
 CONTEXT_SHARE = 0.9
 """Share of the context that a prompt may fill: its length is only about right."""
 
@@ -25,6 +28,10 @@ async def single(ctx: Context) -> str:
     load = ctx.profile.load
     row = await _shape(ctx, "single", lambda: _requests(ctx, load.rounds), 1)
     ctx.result.throughput["single"] = row
+    if (row["tokens_per_chunk"] or 0) > SEVERAL:
+        ctx.add("several-tokens-in-a-chunk", f"{row['tokens_per_chunk']:.1f} on average")
+    if row["begins_with"] == "reasoning":
+        ctx.add("reasoning-first", "reasoning")
     limit = ctx.profile.correctness.slow_first_token
     if row["ttft_s"] and row["ttft_s"]["p50"] > limit:
         ctx.add("slow-first-token", f"{row['ttft_s']['p50']:.2f} s", expected=f"at most {limit:g} s")

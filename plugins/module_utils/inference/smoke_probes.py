@@ -18,8 +18,11 @@ HEALTH_PATHS = ("/health", "/health_generate", "/ready", "/readiness")
 sglang-router the last (its /health is 200 before it has any backend). A path that a server does not have says nothing.
 """
 
-FACT_PATHS = ("/get_model_info", "/get_server_info", "/server_info", "/version")
-"""SGLang has the first three, depending on its release; vLLM the last."""
+FACT_PATHS = ("/model_info", "/server_info", "/version")
+"""SGLang has the first two; vLLM the last."""
+
+OLD_PATHS = {"/model_info": "/get_model_info", "/server_info": "/get_server_info"}
+"""Their names in older SGLang. Newer ones log a warning when asked by them: they come second."""
 
 BACKEND_FACTS = (
     "attention_backend", "prefill_attention_backend", "decode_attention_backend", "moe_runner_backend",
@@ -73,15 +76,18 @@ async def identity(ctx: Context) -> str:
     models, *facts = await ctx.client.calls(("/v1/models", *FACT_PATHS), timeout=ctx.profile.timeouts.control)
     entries = _models(ctx, models)
     known = {answer.path: answer.document() for answer in facts if answer.ok}
-    info = known.get("/get_server_info") or known.get("/server_info")
-    info = info if isinstance(info, Mapping) else {}
+    older = {old: new for new, old in OLD_PATHS.items() if new not in known}
+    answers = await ctx.client.calls(tuple(older), timeout=ctx.profile.timeouts.control)
+    known |= {older[answer.path]: answer.document() for answer in answers if answer.ok}
+    known = {path: document for path, document in known.items() if isinstance(document, Mapping)}
+    info = known.get("/server_info", {})
     entry = _choose_model(ctx, entries)
     ctx.engine = _engine(ctx, entry, known)
     ctx.context_length = _context_length(entry, info)
     release = _release(known, info)
     ctx.result.facts.update(
         model=ctx.model, engine=ctx.engine, release=release, context_length=ctx.context_length,
-        model_path=(known.get("/get_model_info") or {}).get("model_path") or entry.get("root"),
+        model_path=known.get("/model_info", {}).get("model_path") or entry.get("root"),
         settings={name: info[name] for name in BACKEND_FACTS if name in info},
     )  # fmt: skip
     _compare_release(ctx, release)
@@ -117,15 +123,15 @@ def _choose_model(ctx: Context, entries: list[Mapping[str, Any]]) -> Mapping[str
     return entries[served.index(wanted)]
 
 
-def _engine(ctx: Context, entry: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _engine(ctx: Context, entry: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> str:
     """Return sglang, vllm or unknown; compare with the profile's."""
     owner = str(entry.get("owned_by", ""))
     if owner in ("sglang", "vllm"):
         seen = owner
-    elif "/get_model_info" in known or "/get_server_info" in known:
+    elif "/model_info" in known:
         seen = "sglang"
     else:
-        seen = "vllm" if isinstance(known.get("/version"), Mapping) else "unknown"
+        seen = "vllm" if "/version" in known else "unknown"
     meant = ctx.profile.engine
     if meant in ("auto", seen):
         return seen
@@ -141,9 +147,8 @@ def _context_length(entry: Mapping[str, Any], info: Mapping[str, Any]) -> int | 
     return min(lengths, default=None)
 
 
-def _release(known: Mapping[str, Any], info: Mapping[str, Any]) -> str | None:
-    version = known.get("/version")
-    release = info.get("version") or (version.get("version") if isinstance(version, Mapping) else None)
+def _release(known: Mapping[str, Mapping[str, Any]], info: Mapping[str, Any]) -> str | None:
+    release = info.get("version") or known.get("/version", {}).get("version")
     return str(release) if release else None
 
 

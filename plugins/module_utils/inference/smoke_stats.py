@@ -118,7 +118,7 @@ def figures(phases: Sequence[Phase], *, concurrency: int | None, client: Mapping
         "prompt_tokens": _median(c.prompt_tokens for c in good),
         "completion_tokens": tokens,
         "tokens_per_chunk": tokens / chunks if chunks else None,
-        "first_token_is": next((c.first_kind for c in good), None),
+        "begins_with": next((c.first_kind for c in good), None),
         "tok_s": spread([phase.tok_s for phase in phases]) if good else None,
         "decode_tok_s": spread(decode) if decode else None,
         "ttft_s": ttft,
