@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .matrix import Unreadable
+
 Facts = dict[str, Any]
 
 _NVRM = re.compile(
@@ -21,16 +23,15 @@ _LSCPU = re.compile(r"^\s*(?P<key>[A-Z][\w ().-]*?)(?::)\s+(?P<value>\S.*?)\s*$"
 _LSCPU_NODE = re.compile(r"NUMA node(\d+) CPU\(s\)")
 _NUMACTL = re.compile(r"^\s*node (\d+) cpus:(.*)$")
 _BDF = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-_GROUP = re.compile(
-    rf"(?:/sys/kernel/iommu_groups/|IOMMU [Gg]roup )(?P<group>\d+)(?:/devices/|:?\s+)(?P<bus_id>{_BDF})"
-)
+_GROUP = re.compile(r"(?:/sys/kernel/iommu_groups/|^\s*IOMMU [Gg]roup )(?P<group>\d+)")
+_DEVICE = re.compile(rf"(?:^|[\s/])(?P<bus_id>{_BDF})(?=\s|$)")
 _CMDLINE_WORDS = ("BOOT_IMAGE=", "root=", "initrd=", "ro ", "quiet")
 _KNOWN_PARAMS = frozenset(("ResmanDebugLevel", "RmLogonRC", "ModifyDeviceFiles", "RegistryDwords", "EnableMSI"))
 
 
 def driver_version(text: str) -> Facts | None:
     """Read ``/proc/driver/nvidia/version``: the loaded kernel module's version, and whether it is the open one."""
-    match = _NVRM.search(text + "\n")
+    match = _NVRM.search(text)
     if not match:
         return None
     return {
@@ -75,6 +76,7 @@ def numa(text: str) -> Facts | None:
         nodes = {match[1]: ",".join(match[2].split()) for line in text.splitlines() if (match := _NUMACTL.match(line))}
     if not nodes:
         return None
+    _check_numa(pairs, nodes)
     return {
         "file": "lscpu" if pairs else "numactl",
         "numa_nodes": len(nodes),
@@ -85,11 +87,30 @@ def numa(text: str) -> Facts | None:
     }
 
 
+def _check_numa(pairs: dict[str, str], nodes: dict[str, str]) -> None:
+    """Raise Unreadable where lscpu's lists contradict its counts: the text is cut off."""
+    stated = pairs.get("NUMA node(s)")
+    if stated is not None and stated != str(len(nodes)):
+        raise Unreadable(f"it says {stated} NUMA nodes but lists {len(nodes)}: it is cut off", "host_file")
+    try:
+        listed = set().union(*(cpus(ranges) for ranges in nodes.values() if ranges))
+        online = cpus(pairs["On-line CPU(s) list"]) if "On-line CPU(s) list" in pairs else set()
+    except ValueError as error:
+        raise Unreadable("a CPU list is cut off", "host_file") from error
+    if online - listed:
+        raise Unreadable("the NUMA nodes' CPU lists lack CPUs that are online: it is cut off", "host_file")
+
+
 def iommu_groups(text: str) -> Facts | None:
     """Read a listing of ``/sys/kernel/iommu_groups/*/devices/*``: the devices of each group."""
     groups: dict[str, list[str]] = {}
-    for match in _GROUP.finditer(text):
-        groups.setdefault(match["group"], []).append(match["bus_id"])
+    group: str | None = None
+    for line in text.splitlines():
+        start = _GROUP.search(line)
+        group = start["group"] if start else group
+        device = _DEVICE.search(line.partition("->")[0])
+        if group is not None and device:
+            groups.setdefault(group, []).append(device["bus_id"])
     return {"file": "/sys/kernel/iommu_groups", "iommu_groups": groups} if groups else None
 
 

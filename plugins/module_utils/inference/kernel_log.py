@@ -27,7 +27,8 @@ _EVENTS: tuple[tuple[str, Level, re.Pattern[str]], ...] = (
     ("pcie-corrected", "warning", re.compile(rf"{_BDF}: .*severity=Correct(?:ed|able)")),
 )
 _KERNEL = re.compile(
-    r"NVRM:|Xid \(|IO_PAGE_FAULT|nvidia-nvlink:|AER: |severity=(?:Unc|C)orrect"
+    r"^\s*\[(?:\s*\d+\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})\]|\bkernel: |\bnvidia(?:-\w+)?: "
+    r"|NVRM:|Xid \(|IO_PAGE_FAULT|nvidia-nvlink:|AER: |severity=(?:Unc|C)orrect"
     r"|\bnvidia[\w-]* [0-9a-f]{4}:[0-9a-f]{2}:|DMAR: "
 )
 

@@ -57,7 +57,7 @@ class _Header:
     gpus: tuple[int, ...]
     nics: tuple[str, ...]
     titles: tuple[str, ...]
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...] = field(compare=False)
     """Column at which each title starts, tabs expanded."""
 
 
@@ -155,13 +155,18 @@ def _add_line(block: _Block, open_pieces: list[str] | None, line: str, number: i
         block.rows.append((int(row.group()[3:]), pieces))
         block.last_line = number
         return pieces
-    if not name or _END.match(line) or _NIC.fullmatch(name[1]) or set(line.strip()) <= {".", "…"}:
+    if not name or _END.match(line) or _is_nic_row(line) or set(line.strip()) <= {".", "…"}:
         return None
     if open_pieces is not None:
         open_pieces.append(line)
         if open_pieces is not block.header:
             block.last_line = number
     return open_pieces
+
+
+def _is_nic_row(line: str) -> bool:
+    first, *others = line.split()
+    return bool(_NIC.fullmatch(first)) and (not others or _is_cell(others[0]))
 
 
 def _one_reading(pieces: Sequence[str], read: Callable[[str], Any], what: str) -> Any:
@@ -212,6 +217,9 @@ def _read_row(text: str, header: _Header, *, is_status: bool, wrapped: bool) -> 
             break
         cells += _cells(token.group(), name, is_status=is_status)
         end = len(name) + token.end()
+    following = text[end:].split(None, 1)
+    if following and not is_status and _FUSED_LINKS.fullmatch(following[0]):
+        raise Unreadable(f"row {name} has more cells than the header has columns")
     if len(cells) != wanted:
         raise Unreadable(f"row {name} has {len(cells)} cells of {wanted}: the matrix is cut off or altered")
     cpu, numa, printed = _trailing(text, end, header, name, wrapped=wrapped)
@@ -246,7 +254,7 @@ def _trailing(text: str, end: int, header: _Header, name: str, *, wrapped: bool)
     if len(tokens) > len(header.titles):
         raise Unreadable(f"row {name}: {len(tokens)} fields under {len(header.titles)} titles")
     shift = len(text[:end].expandtabs(_TAB))
-    cpu, numa = _placed([(token, shift + start) for token, start in tokens], header, name)
+    cpu, numa = _placed([(token, shift + start) for token, start in tokens], header, name, wrapped=wrapped)
     return cpu, numa, len(tokens)
 
 
@@ -254,8 +262,10 @@ def _value(printed: str | None) -> str | None:
     return None if printed in (None, "", "N/A") else printed
 
 
-def _placed(tokens: list[tuple[str, int]], header: _Header, name: str) -> tuple[str | None, str | None]:
-    """Find the columns of ``tokens`` (with their offsets) where some columns are blank."""
+def _placed(
+    tokens: list[tuple[str, int]], header: _Header, name: str, *, wrapped: bool
+) -> tuple[str | None, str | None]:
+    """Find the columns of ``tokens`` where some are blank, by their form and, unless wrapped, by their offsets."""
     readings = [
         dict(zip(chosen, tokens, strict=True))
         for chosen in combinations(header.titles, len(tokens))
@@ -266,7 +276,7 @@ def _placed(tokens: list[tuple[str, int]], header: _Header, name: str) -> tuple[
         lambda reading: _is_expanded(reading, header),
         lambda reading: all(header.offsets[header.titles.index(title)] == at for title, (_, at) in reading.items()),
     )
-    for test in tests:
+    for test in tests[:1] if wrapped else tests:
         values = {tuple(_value(reading.get(title, ("", 0))[0]) for title in ("cpu", "numa"))
                   for reading in readings if test(reading)}  # fmt: skip
         if len(values) == 1:
@@ -294,7 +304,7 @@ def _read_block(block: _Block, pasted: Pasted, kind: str | None) -> dict[str, An
         header = _one_reading(block.header, _read_header, "the header")
         rows: dict[int, _Row] = {}
         for gpu, pieces in block.rows:
-            wrapped = len(pieces) > 1 or len(list(rejoinings(pieces))) > 1
+            wrapped = len(block.header) > 1 or len(list(rejoinings(pieces))) > 1
 
             def read(text: str, wrapped: bool = wrapped) -> _Row:
                 return _read_row(text, header, is_status=kind == "p2p", wrapped=wrapped)
@@ -338,9 +348,19 @@ def _check_whole(header: _Header, rows: dict[int, _Row], block: _Block, pasted: 
             raise Unreadable(f"row GPU{gpu} has its X in another column than its own")
     final = rows[block.rows[-1][0]]
     is_last = not any(line.strip() for line in pasted.lines[block.last_line + 1 :])
+    others = [row for row in rows.values() if row is not final]
+    if is_last and pasted.lines[-1].strip() and any(_is_cut(final, row) for row in others):
+        raise Unreadable(f"row GPU{block.rows[-1][0]} ends inside its affinity: the matrix is cut off")
     most = max(row.printed for row in rows.values())
     if is_last and final.printed < (most if len(rows) > 1 else len(header.titles)):
         raise Unreadable(f"row GPU{block.rows[-1][0]} ends before its affinity: the matrix is cut off")
+
+
+def _is_cut(row: _Row, other: _Row) -> bool:
+    """Whether the last value of ``row`` is the beginning of what another row has there."""
+    pairs = [(row.cpu, other.cpu), (row.numa, other.numa)]
+    mine, theirs = next((pair for pair in reversed(pairs) if pair[0]), (None, None))
+    return bool(mine and theirs and mine != theirs and theirs.startswith(mine))
 
 
 def _topo(header: _Header, rows: Iterable[_Row], pasted: Pasted) -> dict[str, Any]:

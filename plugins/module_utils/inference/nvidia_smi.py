@@ -17,6 +17,11 @@ from .smi_error import SmiError, bad_cell, smi_error
 
 Gpu = dict[str, Any]
 
+_ALONE = re.compile(
+    r"(?:NVIDIA|Tesla|Quadro|GeForce) [A-Z][\w -]{0,60}\d[\w -]{0,40}|[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]"
+    r"|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
+"""Values that make a line of its own certain to be of a query for one field."""
 _FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?: \[([^\]]+)\])?")
 _PLAIN_FIELDS = frozenset(
     (
@@ -42,7 +47,10 @@ _CERTAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pstate", re.compile(r"P(?:1[0-5]|\d)")),
 )
 """Values that can be of one field only. Two-part numbers (595.80) can be watts as well as a driver: not here."""
+_IDENTITIES = ("index", "pci.bus_id")
+"""Fields that tell GPUs apart. A UUID does too, but people blank it before they show it."""
 _ANCHORS = frozenset({"uuid", "pci.bus_id", "name"})
+_MOST_HEADER_LINES = 6
 _NARROWEST = 40
 _USUAL_WIDTH = 80
 
@@ -56,28 +64,60 @@ def is_header(line: str) -> bool:
 
 def looks_like_query(lines: Sequence[str]) -> bool:
     """Whether the lines are a ``--query-gpu`` answer in CSV form."""
-    filled = [line for line in lines if line.strip()]
-    if not filled:
-        return False
-    if is_header(filled[0]) or (filled[0].count(",") and is_header(filled[0].rsplit(",", 1)[0])):
-        return True
-    values = [value.strip() for value in filled[0].split(",")]
-    anchored = any(pattern.fullmatch(value) for value in values for name, pattern in _CERTAIN if name in _ANCHORS)
-    return anchored and len(values) > 1
+    return bool(_csv_lines(lines))
+
+
+def _csv_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines that belong to the CSV: paragraphs around it that hold none of it are somebody's words."""
+    kept: list[str] = []
+    fields = 0
+    for paragraph in _paragraphs(lines):
+        heads = [place for place, line in enumerate(paragraph) if _starts_header(line)]
+        start = heads[0] if heads and not fields else 0
+        fields = fields or (paragraph[start].count(",") + 1 if heads else 0)
+        rows = [line for line in paragraph if _is_anchored(line) or (fields > 1 and line.count(",") + 1 == fields)]
+        if heads or rows:
+            kept += paragraph[start:]
+    return kept
+
+
+def _paragraphs(lines: Iterable[str]) -> list[list[str]]:
+    paragraphs: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            paragraphs[-1].append(line)
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _starts_header(line: str) -> bool:
+    return is_header(line) or ("," in line and is_header(line.rsplit(",", 1)[0]))
+
+
+def _is_anchored(line: str) -> bool:
+    values = [value.strip() for value in line.split(",")]
+    anchors = [pattern for name, pattern in _CERTAIN if name in _ANCHORS]
+    if len(values) == 1:
+        return bool(_ALONE.fullmatch(values[0]))
+    return any(pattern.fullmatch(value) for value in values for pattern in anchors)
 
 
 def read_query(lines: Iterable[str], errors: list[SmiError], columns: Sequence[str] | None = None) -> dict[str, Any]:
     """Read ``--query-gpu`` CSV. ``columns`` names the fields of a text without a header."""
-    filled = [line for line in lines if line.strip()]
-    names, units, filled = _take_header(filled)
+    lines = list(lines)
+    names, units, filled = _take_header(_csv_lines(lines) or [line for line in lines if line.strip()])
+    if names is None and filled and _starts_header(filled[0]):
+        raise Unreadable(f"the header {filled[0]!r} is cut off or has an unknown field", "query")
     if names is None and columns:
         names = [_FIELD.sub(r"\1", column.strip()) for column in columns]
     rows = _rows(filled, len(names) if names else None)
+    _check_last(rows, ends_open=bool(lines) and bool(lines[-1].strip()))
     if names is None:
         names = _named_by_form(rows)
     _refuse_other_queries(names)
     gpus = [dict(zip(names, row, strict=True)) for row in rows]
-    distinct = [gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]]
+    distinct = _distinct(gpus)
     _check_rows(distinct)
     return {
         "kind": "query",
@@ -97,14 +137,16 @@ def stated(errors: Iterable[SmiError]) -> dict[str, Any]:
 
 def _take_header(lines: list[str]) -> tuple[list[str] | None, dict[str, str], list[str]]:
     """Return names, units and the lines below, with a wrapped header put together."""
-    for count in range(1, min(len(lines), 6) + 1):
-        for joined in rejoinings(lines[:count]):
-            following = lines[count] if count < len(lines) else ""
-            if is_header(joined) and not (following and is_header(following) and "," in following):
-                fields = [match for field in joined.split(",") if (match := _FIELD.fullmatch(field.strip()))]
-                units = {field[1]: field[2] for field in fields if field[2]}
-                return [field[1] for field in fields], units, lines[count:]
+    for count in range(min(len(lines), _MOST_HEADER_LINES), 0, -1):
+        readings = {tuple(_fields(joined)) for joined in rejoinings(lines[:count]) if is_header(joined)}
+        if len(readings) == 1:
+            fields = readings.pop()
+            return [name for name, _ in fields], {name: unit for name, unit in fields if unit}, lines[count:]
     return None, {}, lines
+
+
+def _fields(header: str) -> list[tuple[str, str | None]]:
+    return [(match[1], match[2]) for field in header.split(",") if (match := _FIELD.fullmatch(field.strip()))]
 
 
 def _rows(lines: list[str], wanted: int | None) -> list[list[str]]:
@@ -119,6 +161,17 @@ def _rows(lines: list[str], wanted: int | None) -> list[list[str]]:
     groups = _grouped(lines, wanted)
     width = _terminal_width(groups)
     return [_rejoined(group, wanted, width) for group in groups]
+
+
+def _check_last(rows: list[list[str]], *, ends_open: bool) -> None:
+    """Raise Unreadable where the last row is cut inside its last field. nvidia-smi prints no empty field."""
+    last = rows[-1][-1]
+    others = [row[-1] for row in rows[:-1]]
+    unit = others[0].partition(" ")[2] if others else ""
+    lacks_unit = bool(unit) and all(other.endswith(f" {unit}") for other in others) and not last.endswith(f" {unit}")
+    is_beginning = any(other != last and other.startswith(last) for other in others)
+    if not last or (ends_open and (is_beginning or (lacks_unit and not last.startswith("[")))):
+        raise Unreadable(f"the last row ends with {last!r}: it is cut off", "query")
 
 
 def _grouped(lines: list[str], wanted: int) -> list[list[str]]:
@@ -180,10 +233,17 @@ def _refuse_other_queries(names: Sequence[str]) -> None:
             raise Unreadable(f"this is the answer to {option}, not to --query-gpu", "query")
 
 
+def _distinct(gpus: list[Gpu]) -> list[Gpu]:
+    """Return GPUs without repetitions, as far as the rows say which GPU they are about."""
+    if not any(key in gpu for gpu in gpus for key in _IDENTITIES):
+        return gpus
+    return [gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]]
+
+
 def _check_rows(gpus: list[Gpu]) -> None:
     """Raise Unreadable where the rows contradict each other or their own count."""
-    for key in ("index", "uuid", "pci.bus_id"):
-        values = [gpu[key] for gpu in gpus if key in gpu and not gpu[key].startswith("[")]
+    for key in _IDENTITIES:
+        values = [gpu[key] for gpu in gpus if key in gpu and re.search(r"\d", gpu[key])]
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             raise Unreadable(f"{key} {', '.join(twice)} appears more than once: several samples in one text?", "query")
@@ -213,7 +273,7 @@ def gpu_error(gpu: Gpu, message: str) -> SmiError:
     )
 
 
-_LISTED = re.compile(r"^\s*GPU\s+(\d+): (.*?)\s*\(UUID: (GPU-[0-9a-fA-F-]+)\)\s*$")
+_LISTED = re.compile(r"^\s*GPU\s+(\d+): (.*?)\s*\(UUID: ([^()\s][^()]*)\)\s*$")
 _LISTED_START = re.compile(r"^\s*GPU\s+\d+:")
 _LISTED_MIG = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+(\d+):\s+\(UUID: (MIG-[^)\s]+)\)\s*$")
 
@@ -234,8 +294,8 @@ def read_list(lines: Iterable[str], errors: list[SmiError]) -> dict[str, Any]:
             gpus[-1].setdefault("mig_devices", []).append({"profile": mig[1], "device": mig[2], "uuid": mig[3]})
         elif text:
             gpus.append({"index": text[1], "name": text[2], "uuid": text[3]})
-    _check_rows([gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]])
-    distinct = [gpu for place, gpu in enumerate(gpus) if gpu not in gpus[:place]]
+    distinct = _distinct(gpus)
+    _check_rows(distinct)
     return {"kind": "list", "gpu_count": len(distinct), "gpus": distinct, **stated(errors)}
 
 
@@ -260,7 +320,7 @@ def _listed(pieces: list[str]) -> tuple[re.Match[str] | None, re.Match[str] | No
     readings = {}
     for text in rejoinings(pieces):
         gpu = _LISTED.match(text)
-        if gpu and not re.fullmatch(_UUID, gpu[3], re.IGNORECASE):
+        if gpu and len(pieces) > 1 and not re.fullmatch(_UUID, gpu[3], re.IGNORECASE):
             gpu = None
         mig = _LISTED_MIG.match(text)
         if gpu or mig:
@@ -313,13 +373,32 @@ _TABLE_THIRD = re.compile(r"^\s*\|\s*\|\s*\|\s*(Enabled\*?|Disabled\*?|N/A|ERR!)
 _TABLE_PROCESS = re.compile(r"^\s*\|\s*(\d+)\s+(?:\S+\s+\S+\s+)?(\d+)\s+([CGM+]+)\s+(\S.*?)\s+(\d+MiB|N/A)\s*\|\s*$")
 
 
-def looks_like_table(text: str) -> bool:
-    """Whether ``text`` holds the head of nvidia-smi's plain table."""
-    return bool(_TABLE_HEAD.search(text))
+def looks_like_table(lines: Iterable[str]) -> bool:
+    """Whether the lines hold the head of nvidia-smi's plain table."""
+    return bool(_TABLE_HEAD.search("\n".join(_unwrapped_table(lines))))
+
+
+def _unwrapped_table(lines: Iterable[str]) -> list[str]:
+    """Put rows together that a terminal narrower than the table cut: they start with a border and lack their last."""
+    lines = list(lines)
+    cut = [line for line in lines if re.match(r"\s*[|+].*[^|+\s]\s*$|\s*[|+][-=|+\s]*$", line)]
+    width = max((len(line) for line in cut), default=0)
+    joined: list[str] = []
+    for line in lines:
+        if joined and re.match(r"\s*[|+]", joined[-1]) and not _is_table_row(joined[-1]) and line.strip():
+            joined[-1] = joined[-1].ljust(width) + line
+        else:
+            joined.append(line)
+    return joined
+
+
+def _is_table_row(line: str) -> bool:
+    return bool(re.match(r"\s*(?:\|.*\||\+.*\+)\s*$", line)) and len(line.rstrip()) > _USUAL_WIDTH - 2
 
 
 def read_table(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
     """Read nvidia-smi's plain table, drivers 390 to 610. Names that nvidia-smi shortened end in ``...``, as printed."""
+    lines = _unwrapped_table(lines)
     text = "\n".join(lines)
     head = _TABLE_HEAD.search(text)
     versions = {name: match[1] for name, form in _TABLE_VERSIONS if (match := form.search(text))}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -20,25 +21,38 @@ _BORDERS = re.compile(r"[│┃║]")
 _PROMPT_ONLY = re.compile(
     r"^(?:\([^)]*\)\s*)?\[?[\w.-]+@[\w.-]+(?:[:\s][^\s\]]*)?\]?\s*[$#%>\u276f]\s*$|^[$#%\u276f]\s*$"
 )
+_OTHER_COMMAND = re.compile(
+    r"^(?:\([^)]*\)\s*)?(?:\[?[\w.-]+@[\w.-]+[^$#%]{0,80}[$#%]|[$%])\s+(?:sudo\s+)?[a-z/][\w./-]*(?:\s.*)?$"
+    r"|^#\s+(?:sudo\s+)?(?:cat|dmesg|find|grep|journalctl|ls|lscpu|lspci|numactl)\b.*$"
+)
+"""A command line of another program, with its prompt."""
 _COMMAND = re.compile(
     r"(?:^|.*?[\s$#%>+:\u276f`])(?:\S*/)?nvidia-smi(?:\.exe)?(?P<arguments>(?:\s+-{0,2}[\w=.,/-]+)*)`?\s*$"
 )
 
-_PREFIXES: tuple[re.Pattern[str], ...] = (
-    re.compile(r"\s*(?:>\s?)+"),  # quoted mail or Markdown
-    re.compile(r"\s{0,3}(?:#|//|;|\*) ?(?=\s|\w|$)"),  # commented out
+_TIMES: tuple[re.Pattern[str], ...] = (
     re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: ?"),  # syslog, journal
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ?"),
+)
+_VARYING: tuple[re.Pattern[str], ...] = (
+    re.compile(r"\s*(?:>\s?)+"),  # quoted mail or Markdown
     re.compile(
-        r"(?:\S+ )?\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\]?:?(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: ?\[[^\]]*\])?:? ?"
+        r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\]?(?::[\w.]+)?:?"  # logging
+        r"(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: ?\[[^\]]*\])?:? ?"
     ),
-    re.compile(r"[\w.-]+ *\| ?(?![^|]*\|)"),  # docker compose
     re.compile(r" {0,6}\d+\t"),  # cat -n
 )
-"""What may stand before every line. Each takes at most one blank after itself: the rest is the line's own."""
+_CONSTANT: tuple[re.Pattern[str], ...] = (
+    re.compile(r"\s{0,3}(?:#|//|;|\*) ?(?=\s|\w|$)"),  # commented out
+    re.compile(r"[\w.-]+ *\| ?"),  # docker compose
+)
+"""What may stand before every line (the constant ones: the same before each). Each takes at most one blank after
+itself: the rest is the line's own."""
 
+_PIPED = re.compile(r"^\s*\|(.*)\|\s*$")
 _LONG_GAP = re.compile(r" {60,}")
 _MOST_PIECES = 6
+_MOST_PREFIXES = 3
 
 
 @dataclass(frozen=True)
@@ -62,35 +76,58 @@ def clean(text: str) -> Pasted:
     lines = _without_prefixes([_BORDERS.sub(" ", line) for line in lines if not _FENCE.match(line)])
     kept: list[str] = []
     commands: list[str] = []
-    for line in lines:
+    for line in _without_pipes(lines):
         command = _COMMAND.match(line) if "nvidia-smi" in line else None
         if command and "name=" not in line:
             commands.append(" ".join(command["arguments"].split()))
-        elif not _PROMPT_ONLY.match(line):
+        elif not _PROMPT_ONLY.match(line) and not _OTHER_COMMAND.match(line):
             kept.append(line)
     return Pasted(tuple(kept), tuple(commands))
 
 
 def _unescaped(text: str) -> str:
     r"""Return ``text`` with ``\n`` and ``\t`` made real where it is one quoted string of a log or of JSON."""
-    if text.count("\n") > 1 or "\\n" not in text:
+    bare = text.strip()
+    if "\n" in bare or "\\n" not in bare:
         return text
-    return text.strip().strip("'\"").replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
+    if bare[0] in "'\"" and bare[-1] == bare[0]:
+        try:
+            return str(ast.literal_eval(bare))
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            pass  # it only looked like one
+    return bare.strip("'\"").replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _without_prefixes(lines: list[str]) -> list[str]:
     """Strip what stands before (nearly) every line. A kernel log keeps its times: they are its own."""
-    if any("NVRM:" in line for line in lines):
-        return lines
-    for _ in range(3):
+    times = () if any("NVRM:" in line for line in lines) else _TIMES
+    for _ in range(_MOST_PREFIXES):
         filled = [line for line in lines if line.strip()]
-        for prefix in _PREFIXES:
-            if filled and 2 * sum(1 for line in filled if prefix.match(line)) > len(filled):
-                lines = [prefix.sub("", line, count=1) if prefix.match(line) else line for line in lines]
-                break
-        else:
-            return lines
+        prefix = next((prefix for prefix in (*times, *_VARYING, *_CONSTANT) if _is_prefix(prefix, filled)), None)
+        if prefix is None:
+            break
+        lines = [prefix.sub("", line, count=1) if prefix.match(line) else line for line in lines]
     return lines
+
+
+def _is_prefix(prefix: re.Pattern[str], lines: list[str]) -> bool:
+    """Whether ``prefix`` stands before more than half of the lines."""
+    found = [match.group().strip() for line in lines if (match := prefix.match(line))]
+    return 2 * len(found) > len(lines) and (prefix not in _CONSTANT or len(set(found)) == 1)
+
+
+def _without_pipes(lines: list[str]) -> list[str]:
+    """Turn a Markdown table that holds a matrix into the tab form."""
+    if not any(re.match(r"\s*\|[^|]*\|\s*\**GPU\d+\**\s*\|", line) for line in lines):
+        return lines
+    turned = []
+    for line in lines:
+        row = _PIPED.match(line)
+        if row is None:
+            turned.append(line)
+        elif not set(row[1]) <= set("|-: "):
+            turned.append("\t".join(cell.strip(" *`") for cell in row[1].split("|")))
+    return turned
 
 
 def rejoinings(pieces: Sequence[str]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
     what a device is capable of does not count); ``downgraded`` names devices whose link is narrower or slower.
     """
     devices: list[Device] = []
-    for line in lines:
+    for line in _unwrapped(lines):
         start = _DEVICE.match(line)
         if start:
             devices.append({"bus_id": start["bus_id"], "description": start["description"]})
@@ -67,6 +67,17 @@ def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
     }
 
 
+def _unwrapped(lines: Iterable[str]) -> list[str]:
+    """Put back what was cut off at a terminal's edge: a piece at the margin under an indented line."""
+    joined: list[str] = []
+    for line in lines:
+        if joined and line[:1].strip() and joined[-1][:1].isspace() and not _DEVICE.match(line):
+            joined[-1] += line
+        else:
+            joined.append(line)
+    return joined
+
+
 def _add(device: Device, line: str) -> None:
     link = _LINK.search(line)
     acs = _ACS.search(line)
@@ -81,7 +92,7 @@ def _add(device: Device, line: str) -> None:
     elif acs:
         flags = {name: sign == "+" for name, sign in _FLAG.findall(acs["flags"])}
         device["acs_capability" if acs["which"] == "Cap" else "acs_control"] = flags
-        if acs["which"] == "Ctl":
+        if acs["which"] == "Ctl" and set(REDIRECTS) <= set(flags):
             device["acs_redirect"] = redirects(flags)
     elif numa := _NUMA.search(line):
         device["numa_node"] = numa[1]

@@ -102,7 +102,7 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
      r"[^\n]*'nvidia-smi' is not recognized as [^\n]*(?:\noperable program[^\n]*)?"),
     ("gpu-lost", "device handle",
      rf"Unable to determine the device handle for gpu\s?(?:\d+:\s?)?(?:{_BDF}|[\dA-Fa-f:.]+): "
-     r"(?:GPU is lost\.? Reboot the system to recover this GPU\.?|[^\n]*)"),
+     r"(?:GPU is lost\.? Reboot the system to recover this GPU\.?|[^\n]*(?:\n[^\n,]{0,60}\bGPU\.?(?=\s*\n|\s*$))?)"),
     ("gpu-lost", "unable to", r"Unable to [^\n]*: (?:GPU is lost|GPU requires reset|Unknown Error)[^\n]*"),
     ("no-devices", "no devices", r"No devices were found\.?"),
     ("usage", "option", r"(?:ERROR: )?Option \"?[^\"\n]*\"? (?:is missing its value|is not recogni[sz]ed)[^\n]*"),

@@ -109,6 +109,7 @@ _GPU_LINE = re.compile(r"^(\s*)GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{
 _PAIR = re.compile(r"^(?P<indent>\s*)(?P<key>\S(?:.*?\S)?)\s+:(?:\s(?P<value>.*))?$")
 _XML_START = re.compile(r"<\?xml|<nvidia_smi_log")
 _XML_END = "</nvidia_smi_log>"
+_INDENT = 4
 _VALUE_KEY = ""
 """Where a line has both a value and lines under it (HW Slowdown), its own value lies under this key."""
 
@@ -135,7 +136,7 @@ def read_xml(text: str, errors: list[SmiError]) -> dict[str, Any]:
     if "<!ENTITY" in document:
         raise Unreadable("the XML declares entities, which nvidia-smi never does", "q")
     try:
-        root = ElementTree.fromstring(document)  # noqa: S314 (entities are refused above)
+        root = _root(document)
     except ElementTree.ParseError as error:
         raise Unreadable(f"the XML is damaged: {error}", "q") from error
     gpus = [_from_xml(element) for element in root.findall("gpu")]
@@ -143,6 +144,22 @@ def read_xml(text: str, errors: list[SmiError]) -> dict[str, Any]:
         tag: (root.findtext(tag) or "").strip() or None for tag in ("driver_version", "cuda_version", "attached_gpus")
     }
     return _facts(top, gpus, errors)
+
+
+def _root(document: str) -> ElementTree.Element:
+    """Parse the XML; if it is damaged, once more with lines put together that a terminal cut inside a tag."""
+    try:
+        return ElementTree.fromstring(document)  # noqa: S314 (the caller refuses entities)
+    except ElementTree.ParseError:
+        lines = document.split("\n")
+        width = max(len(line) for line in lines)
+        whole = "".join(f"\n{line}" if re.match(r"\s*<", line) else line for line in (_filled(x, width) for x in lines))
+        return ElementTree.fromstring(whole.strip())  # noqa: S314 (the caller refuses entities)
+
+
+def _filled(line: str, width: int) -> str:
+    """Return a line that lost a blank at a terminal's edge with that blank."""
+    return line + " " if len(line) == width - 1 else line
 
 
 def _from_xml(element: ElementTree.Element) -> Gpu:
@@ -234,7 +251,7 @@ def read_text(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
         pair = _PAIR.match(line)
         if start:
             blocks.append((start[2], []))
-        elif blocks:
+        elif blocks and not _ends_block(line, blocks[-1][1]):
             blocks[-1][1].append(line)
         elif pair:
             top[pair["key"].lower().replace(" ", "_")] = (pair["value"] or "").strip() or None
@@ -243,13 +260,19 @@ def read_text(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
     return _facts({key: top.get(key) for key in ("driver_version", "cuda_version", "attached_gpus")}, gpus, errors)
 
 
+def _ends_block(line: str, block: Sequence[str]) -> bool:
+    """Whether ``line`` is no part of a GPU's block: words at the margin, after indented lines."""
+    return bool(line[:1].strip()) and not _PAIR.match(line) and any(inner[:1] == " " for inner in block)
+
+
 def _unwrapped(lines: Sequence[str]) -> list[str]:
     """Put back what a terminal cut off at its width: a piece at the margin that is neither pair nor section."""
     joined: list[str] = []
     width = max((len(line) for line in lines), default=0)
     for line in lines:
-        is_rest = joined and line[:1].strip() and not _PAIR.match(line) and not _GPU_LINE.match(line)
-        if is_rest and _PAIR.match(joined[-1]) and len(joined[-1]) in (width, width - 1):
+        indent = len(line) - len(line.lstrip())
+        new = not line.strip() or _PAIR.match(line) or _GPU_LINE.match(line) or (indent and not indent % _INDENT)
+        if joined and not new and _PAIR.match(joined[-1]) and len(joined[-1]) in (width, width - 1):
             joined[-1] = joined[-1].ljust(width) + line
         else:
             joined.append(line)

@@ -90,12 +90,12 @@ def _readers(pasted: Pasted, original: str, errors: list[SmiError], columns: Seq
     lines, text = pasted.lines, pasted.text
     return [
         ("q", lambda: smi_q.looks_like_xml(text) or smi_q.looks_like_text(lines), lambda: _q(pasted, errors)),
-        ("table", lambda: nvidia_smi.looks_like_table(text), lambda: nvidia_smi.read_table(lines, errors)),
+        ("table", lambda: nvidia_smi.looks_like_table(lines), lambda: nvidia_smi.read_table(lines, errors)),
         ("kernel_log", lambda: kernel_log.looks_like(lines), lambda: kernel_log.read(clean(original).lines)),
         ("list", lambda: nvidia_smi.looks_like_list(lines), lambda: nvidia_smi.read_list(lines, errors)),
         ("version", lambda: _is_version(lines), lambda: nvidia_smi.read_version(lines, errors)),
-        ("lspci", lambda: pcie.looks_like(lines), lambda: pcie.read_lspci(lines)),
         ("host_file", lambda: bool(host_files.read(text)), lambda: host_files.read(text)),
+        ("lspci", lambda: pcie.looks_like(lines), lambda: pcie.read_lspci(lines)),
         (
             "query",
             lambda: bool(columns) or nvidia_smi.looks_like_query(lines),

@@ -16,6 +16,8 @@ _QUERY_FIELDS = frozenset(entry[0] for entry in FIELDS) | {
     *("index", "uuid", "compute_cap", "driver_version", "processes", "mig_devices", "display_active"),
     *("ecc.errors.uncorrected.aggregate.total", "power.draw"),
 }
+_BLANKED = frozenset("GPU-0xX*")
+"""Letters of a UUID that somebody blanked."""
 _UNKNOWN_VALUES = frozenset(("", "N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown Error]", "None shown"))
 
 
@@ -176,7 +178,7 @@ def _add_gpus(facts: Facts, document: Document) -> None:
 def _same(one: Gpu, other: Gpu) -> bool:
     for name in ("pci.bus_id", "index", "uuid"):
         mine, theirs = value(one, name), value(other, name)
-        if mine and theirs:
+        if mine and theirs and not (name == "uuid" and set(mine) <= _BLANKED):
             return bdf(mine) == bdf(theirs) if name == "pci.bus_id" else mine == theirs
     return False
 
