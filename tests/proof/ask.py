@@ -191,6 +191,7 @@ def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr  # what SGLang prints is not an answer
     answers = {name: answered(ask) for name, ask in questions.items()}
     json.dump(answers, out)
+    out.flush()  # SGLang may end the process its own way
 
 
 if __name__ == "__main__":
