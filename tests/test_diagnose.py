@@ -165,6 +165,26 @@ def test_an_error_explains_a_log_that_ends_in_nccl():
     assert "nccl-init-stalled" not in found(text)
 
 
+NCCL_START = "host:9:9 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 2 busId 60 commId 0xe - Init START"
+NCCL_CHANNEL = "host:9:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+NCCL_DONE = NCCL_START.replace("START", "COMPLETE")
+NCCL_WORK = "host:9:9 [0] NCCL INFO AllReduce: 11264 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stalled"),
+    [
+        ([NCCL_START], True),
+        ([NCCL_START, NCCL_CHANNEL], True),
+        ([NCCL_START, NCCL_CHANNEL, NCCL_DONE], True),
+        ([NCCL_START, NCCL_CHANNEL, NCCL_DONE, NCCL_WORK], False),
+        ([NCCL_WORK], False),
+    ],
+)
+def test_ends_of_an_nccl_log(lines, stalled):
+    assert ("nccl-init-stalled" in found("\n".join(lines))) is stalled
+
+
 def test_xids_are_grouped_by_gpu_and_number():
     line = "NVRM: Xid (PCI:0000:{}:00): 119, pid=6211, name=nvidia-smi, Timeout after 45s of waiting\n"
     findings = [f for f in diagnose(line.format("01") * 2 + line.format("02")).report.findings if f.id == "xid-119"]
@@ -368,6 +388,8 @@ VERBOSE = "> GET /metrics HTTP/1.1\n> Host: x\n< HTTP/1.1 403 Forbidden\n"
         (CURL_REFUSED, "server-not-listening"),
         ("GET /health -> 503", "server-not-ready"),
         ("GET /health -> timeout after 1 s", "server-not-ready"),
+        ("/health 200\n/v1/completions timeout", "engine-does-not-generate"),
+        ("/metrics: 401", "metrics-not-scrapeable"),
         (VERBOSE, "metrics-not-scrapeable"),
         ("GET /metrics -> 404", "metrics-not-scrapeable"),
         ('INFO: 10.0.0.5:4 - "GET /metrics HTTP/1.1" 401 Unauthorized', "metrics-not-scrapeable"),
@@ -448,6 +470,7 @@ PS_STATE = "  PID  PPID STAT                  STARTED CMD\n77637     1 R    Wed 
         ("21960, VLLM::Worker_TP0, 90112 MiB\n21961, VLLM::Worker_TP1, 90112 MiB\n", 2),
         ("21950 VLLM::EngineCore\n21913 vllm serve /m\n", 0),
         ("5 5 VLLM::Worker\n", 1),
+        ("|    0   N/A  N/A           21950      C   VLLM::Worker_TP0                      90112MiB |\n", 1),
     ],
 )
 def test_stray_processes_are_counted(text, count):
@@ -540,6 +563,30 @@ def test_package_history():
     dpkg = "2026-11-30 06:50:54 upgrade nvidia-dkms-595-open:amd64 595.45.04-1 595.58.03-1"
     assert "by hand" in found(dpkg)["driver-upgraded"].what
     assert pressing("Start-Date: x\nCommandline: apt upgrade\nUpgrade: curl:amd64 (1, 2)\nEnd-Date: x") == set()
+
+
+def test_driver_versions():
+    module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\n"
+    assert "driver-mismatch" in pressing(module + "NVML library version: 550.120")
+    assert "driver-mismatch" in pressing(
+        module + "| NVIDIA-SMI 555.42  Driver Version: 555.42.06  CUDA Version: 12.5 |"
+    )
+    assert pressing(module + "NVML library version: 550.90") == set()
+    assert diagnose(module).report.not_checked[0].id == "driver-mismatch"
+
+
+@pytest.mark.parametrize(
+    "listing", ["nccl-Ewjreo\nnccl-AbC123\npsm_1a2b3c4d", "/dev/shm/nccl-Ewjreo", "nccl-Ewjreo  sem.mp-x1"]
+)
+def test_leftover_segments(listing):
+    assert "shm-leftovers" in pressing(listing)
+
+
+def test_containers():
+    command = "docker run --gpus all \\\n  -p 8000:8000 vllm/vllm-openai --model m"
+    assert "container-shm-small" in pressing(command)
+    assert pressing(command.replace("--gpus", "--ipc=host --gpus")) == set()
+    assert "secret-in-command-line" in pressing(command + " --api-key s3cr3t99")
 
 
 def test_counts():

@@ -37,8 +37,7 @@ _NOT_SEEN: Mapping[str, str] = {
     "exchange": "no exchange with the server in the input: whether it really generates cannot be seen",
     "processes": "no process list in the input: processes that stayed behind cannot be seen (`ps -eo pid,ppid,args`)",
 }
-_PHASES_OF_START = signatures.PHASE_NAMES[: signatures.PHASE_NAMES.index("serving")]
-_STALL_PHASES = ("initialising communication",)
+_NCCL_PHASE = "initialising communication"
 
 
 @dataclass
@@ -85,30 +84,34 @@ def _without_secrets(finding: Finding) -> Finding:
 def read_log(lines: Sequence[str]) -> Reading | None:
     """Return the known lines, the root cause first, and what the log as a whole shows; None when there is no log."""
     matches = signatures.scan(lines)
-    phases = [phase for line in lines if (phase := signatures.phase_of(line))]
     reading = Reading("log")
     _judge_log_secrets(lines, reading)
-    if not (matches or phases or reading.findings or any(_LOG_LINE.search(line) for line in lines)):
+    if not (matches or reading.findings or any(_LOG_LINE.search(line) or signatures.phase_of(line) for line in lines)):
         return None
     cause = signatures.root_cause(matches)
     ordered = sorted(matches, key=lambda match: match is not cause)
     reading.findings += [signatures.finding(match) for match in ordered if match.signature.id != "xid"]
     _judge_health_failures(lines, reading)
     if cause is None or cause.signature.level != "critical":
-        _judge_end(phases, lines, reading)
+        _judge_end(lines, reading)
     return reading
 
 
-def _judge_end(phases: Sequence[str], lines: Sequence[str], reading: Reading) -> None:
+def _judge_end(lines: Sequence[str], reading: Reading) -> None:
     """Report a log that ends while NCCL initialises: the known hang. In another phase it may just be cut off."""
-    if not phases or phases[-1] not in _PHASES_OF_START:
-        return
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    if phases[-1] in _STALL_PHASES and signatures.phase_of(last) == phases[-1]:
-        row = signatures.stall(phases[-1])
+    if signatures.phase_of(last) == _NCCL_PHASE or ("NCCL INFO" in last and _nccl_open(lines, last)):
+        row = signatures.stall(_NCCL_PHASE)
         reading.findings.append(
             Finding(row.id, row.level, row.what, f"the last line is: {last}", row.expected, row.fix)
         )
+
+
+def _nccl_open(lines: Sequence[str], last: str) -> bool:
+    """Whether a communicator was begun and not finished, or finished with nothing after it (the first collective)."""
+    begun = sum("Init START" in line for line in lines)
+    done = sum("Init COMPLETE" in line for line in lines)
+    return begun > done or "Init COMPLETE" in last
 
 
 def _judge_health_failures(lines: Sequence[str], reading: Reading) -> None:
@@ -174,6 +177,8 @@ READERS: tuple[Reader, ...] = (
     diagnose_host.read_topology,
     diagnose_host.read_gpu_names,
     diagnose_host.read_packages,
+    diagnose_host.read_driver_versions,
+    diagnose_host.read_segments,
     diagnose_host.read_counts,
     diagnose_host.read_commands,
 )

@@ -20,6 +20,8 @@ _PROCESS_FORMS = tuple(
         r"^\s*[\w.+-]+\s+(?P<pid>\d+)\s+(?P<ppid>\d+)\s+\d+\s+\S+\s+\S+\s+[\d:-]+\s+(?P<command>\S.*)$",
         # ps aux: USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND
         r"^\s*[\w.+-]+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+\d+\s+\S+\s+\S+\s+\S+\s+[\d:]+\s+(?P<command>\S.*)$",
+        # the table of nvidia-smi: | GPU GI CI PID Type Process name Memory |
+        r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<pid>\d+)\s+[CG+]+\s+(?P<command>\S.*?)\s+\d+MiB\s*\|$",
         # nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv
         r"^\s*(?P<pid>\d+),\s*(?P<command>[^,]+),\s*(?:\d+ MiB|\[N/A\])\s*$",
         # ps -o pid,ppid,comm
@@ -298,6 +300,56 @@ def read_counts(lines: Sequence[str]) -> Reading | None:
     return reading
 
 
+_MODULE_VERSION = re.compile(r"NVRM version: .*?Kernel Module\s+(?:for \S+\s+)?(?P<version>\d+\.\d+(?:\.\d+)?)")
+_LIBRARY_VERSION = re.compile(
+    r"(?:NVML library version|NVML version|Driver Version)\s*:\s*(?P<version>\d+\.\d+(?:\.\d+)?)"
+)
+
+
+def read_driver_versions(lines: Sequence[str]) -> Reading | None:
+    """Compare the loaded module's version with the libraries'; None when the input holds no module version."""
+    module = next((found["version"] for line in lines if (found := _MODULE_VERSION.search(line))), None)
+    if module is None:
+        return None
+    reading = Reading("driver-version")
+    libraries = [found["version"] for line in lines if (found := _LIBRARY_VERSION.search(line))]
+    if other := next((version for version in libraries if not _same_version(module, version)), None):
+        reading.add("driver-mismatch", f"module {module}, libraries {other}")
+    elif not libraries:
+        reading.not_checked.append(NotChecked("driver-mismatch", "only the module's version is in the input"))
+    return reading
+
+
+def _same_version(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both say (NVML prints ``550.120``, the module ``550.120.02``)."""
+    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
+
+
+_SEGMENT = re.compile(r"(?:^|[\s/])(?P<name>nccl-[A-Za-z0-9]{6}|psm_[0-9a-f]{6,}|torch_\d+_\d+\w*|sem\.mp-\w+)\s*$")
+
+
+def read_segments(lines: Sequence[str]) -> Reading | None:
+    """Return shared memory segments that a listing of /dev/shm shows, or None when it shows none."""
+    names = [found["name"] for line in lines for word in _listed_names(line) if (found := _SEGMENT.search(word))]
+    if not names:
+        return None
+    reading = Reading("shm")
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 - as many as a line shows
+    reading.add("shm-leftovers", ", ".join(names[:3]) + more, what=f"{len(names)} found")
+    return reading
+
+
+def _listed_names(line: str) -> list[str]:
+    """Return the file names of a line of ``ls``, ``ls -l`` or ``find``; a line with other words is no listing."""
+    words = line.split()
+    if _LISTED.match(line):
+        return words[-1:]
+    return words if words and all(re.fullmatch(r"[\w./-]+", word) for word in words) else []
+
+
+_CONTAINER = re.compile(r"\b(?:docker|podman) run\b.*(?:vllm|sglang)", re.IGNORECASE)
+_SHARES_MEMORY = re.compile(r"--ipc[= ]host|--shm-size")
+
 _COLLECTIVE = re.compile(
     r"\b(?:all_?reduce|all_?gather|broadcast|reduce_scatter|reduce|sendrecv|alltoall)_perf\b|p2pBandwidthLatencyTest\b"
 )
@@ -306,13 +358,24 @@ _RESULT = re.compile(r"# (?:Avg bus bandwidth|Out of bounds values)")
 
 
 def read_commands(lines: Sequence[str]) -> Reading | None:
-    """Return collective tests that are run without a time limit, or None when the input holds no such command."""
-    commands = [line for line in lines if _COLLECTIVE.search(line) and not line.lstrip().startswith("#")]
-    if not commands:
+    """Return what is missing in commands of collective tests and containers; None when the input holds none."""
+    collectives = [line for line in lines if _COLLECTIVE.search(line) and not line.lstrip().startswith("#")]
+    containers = [line for line in _joined(lines) if _CONTAINER.search(line)]
+    if not collectives and not containers:
         return None
     reading = Reading("commands")
-    if not any(_RESULT.search(line) for line in lines):
-        for command in commands:
-            if not _LIMITED.search(command):
-                reading.add("collective-without-timeout", redact(command.strip())[:200])
+    returned = any(_RESULT.search(line) for line in lines)
+    for command in () if returned else collectives:
+        if not _LIMITED.search(command):
+            reading.add("collective-without-timeout", redact(command.strip())[:200])
+    for command in containers:
+        if not _SHARES_MEMORY.search(command):
+            reading.add("container-shm-small", redact(command.strip())[:200])
+        if names := secret_names(command):
+            reading.add("secret-in-command-line", ", ".join(names), what="a container's command")
     return reading
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Join lines that end in a backslash with the next."""
+    return "\n".join(lines).replace("\\\n", " ").split("\n")

@@ -15,6 +15,11 @@ from .smoke_text import degenerate, garbage
 
 _METHOD = r"(?P<method>GET|POST|HEAD|PUT)"
 _ARROW = re.compile(rf"^\W*{_METHOD} +(?P<path>\S+?)(?: HTTP/[\d.]+)?\s*(?:->|=>|→|:)\s*(?P<answer>.+)$")
+_BARE = re.compile(
+    r"^\W*(?P<path>/(?:v1/[\w/]+|health\w*|generate|metrics|ready\w*|ping))\s*(?:->|=>|→|:|=)?\s*"
+    r"(?P<answer>(?:[1-5]\d\d\b|\(?no |time|hang|refused|connection|never).*)$",
+    re.IGNORECASE,
+)
 _REQUEST = re.compile(rf"^>?\s*{_METHOD} (?P<path>/\S*) HTTP/[\d.]+\s*$")
 _CURL = re.compile(r"^\W*curl\b.*?https?://[^/\s'\"]+(?P<path>/[^\s'\"]*)")
 _POSTS = re.compile(r"\s(?:-d|--data\S*|--json|-X\s*POST)\b")
@@ -77,18 +82,17 @@ def _exchanges(lines: Sequence[str]) -> Iterator[Exchange]:
     pending: tuple[str, str, str] | None = None
     for line in lines:
         written = _ARROW.match(line)
-        if written and "://" not in written["path"].split("?")[0][:8]:
+        if written:
             yield _answered(written["method"], written["path"], written["answer"], line)
             continue
-        if asked := _asked(line) or _named(written):
+        if bare := _BARE.match(line):
+            method = "POST" if _GENERATES.search(bare["path"]) else "GET"
+            yield _answered(method, bare["path"], bare["answer"], line)
+        elif asked := _asked(line):
             pending = (*asked, line)
         elif pending and (exchange := _reply(pending, line)):
             yield exchange
             pending = None
-
-
-def _named(written: re.Match[str] | None) -> tuple[str, str] | None:
-    return (written["method"], written["path"]) if written else None
 
 
 def _asked(line: str) -> tuple[str, str] | None:

@@ -335,6 +335,23 @@ _ROWS: tuple[Rule, ...] = (
         "vllm#55510",
     ),
     Rule(
+        "shm-leftovers",
+        "warning",
+        "shared memory segments lie in /dev/shm: left by a crash, unless an engine runs",
+        "an empty /dev/shm when no engine runs",
+        "with no engine running remove nccl-*, psm_*, torch_* and sem.* of the service's user; better: give each "
+        "instance a /dev/shm of its own (TemporaryFileSystem=/dev/shm:mode=1777,size=...)",
+        "llm-d#352",
+    ),
+    Rule(
+        "container-shm-small",
+        "warning",
+        "the container runs with the default /dev/shm of 64 MB",
+        "--ipc=host, or --shm-size of several GB",
+        "add --ipc=host or --shm-size=16g: NCCL and the engine's workers exchange data there",
+        "vllm#1710, vLLM's Docker guide",
+    ),
+    Rule(
         "file-mode",
         "critical",
         "a file's mode is too open",
@@ -393,6 +410,15 @@ _ROWS: tuple[Rule, ...] = (
         "on compute capability 12.0 (SM120) choose a model and backends that exist for it; what is not supported "
         "fails at every start: do not restart for ever",
         "Datura-ai/lium-io#1198, vllm#40991",
+    ),
+    Rule(
+        "driver-mismatch",
+        "critical",
+        "the loaded kernel module and the driver's libraries have different versions",
+        "one version: `cat /proc/driver/nvidia/version` and `nvidia-smi` agree",
+        "stop the engine and reboot; hold the driver's packages so that an upgrade cannot replace them under a "
+        "running module",
+        "NVML; lyulyul/shine-cluster#30",
     ),
     Rule(
         "driver-upgraded",

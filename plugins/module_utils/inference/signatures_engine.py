@@ -159,10 +159,11 @@ MEMORY: tuple[Signature, ...] = (
         level="critical",
         cause="shm",
         words=("shm", "shared", "bus", "shm_open", "posix_fallocate"),
-        pattern=r"posix_fallocate failed ?: No space|Error while creating shared memory segment"
-        r"|/dev/shm/.*(?:No space left|Cannot allocate)|shared memory (?:segment|file) .*No space left"
-        r"|\bBus error\b|insufficient shared memory|unable to (?:open|allocate|mmap|write|resize) (?:to )?shared memory"
-        r"|shm_open.*(?:fail|No space)|No space left on device.*(?:shm|shared mem)",
+        pattern=r"posix_fallocate failed ?: No space|\s(?:9[5-9]|100)%\s+/dev/shm\b"
+        r"|Error while creating shared memory segment|/dev/shm/.*(?:No space left|Cannot allocate)"
+        r"|shared memory (?:segment|file) .*No space left|\bBus error\b|insufficient shared memory"
+        r"|unable to (?:open|allocate|mmap|write|resize) (?:to )?shared memory|shm_open.*(?:fail|No space)"
+        r"|No space left on device.*(?:shm|shared mem)",
         what="/dev/shm is full",  # noqa: S108 - no file is made there
         expected="a /dev/shm of its own for each instance, large enough for NCCL and the engine, empty at the start",
         fix="`df -h /dev/shm`, remove what crashed runs left (nccl-*, psm_*, torch_*, sem.* of the service's "
@@ -851,6 +852,22 @@ TOOLCHAIN: tuple[Signature, ...] = (
     ),
 )
 
+REST: tuple[Signature, ...] = (
+    Signature(
+        id="permission-denied",
+        level="critical",
+        cause="permission",
+        words=("permission", "permissionerror"),
+        pattern=r"PermissionError: |\[Errno 13\]|Permission denied\b",
+        what="the service may not use a file or device",
+        expected="files and directories of the service's own user, or listed in the unit (CacheDirectory=, "
+        "ReadWritePaths=)",
+        fix="`sudo -u USER stat PATH` on the path in the line; ProtectHome= and ProtectSystem= hide paths from a "
+        "unit; device files need DeviceAllow=",
+        source="CPython, Linux errno(3)",
+    ),
+)
+
 PACKAGES: tuple[Signature, ...] = (
     Signature(
         id="binary-mismatch",
@@ -971,6 +988,18 @@ RUNNING: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/entrypoints/http_server.py; sglang#22511",
     ),
     Signature(
+        id="probe-failed",
+        level="warning",
+        cause="hang",
+        words=("probe",),
+        pattern=r"(?:Liveness|Readiness|Startup) probe failed|failed (?:liveness|startup) probe",
+        what="a container manager's probe failed: SGLang's health check takes a second or more, and a long "
+        "prefill longer",
+        expected="no restart for one failed probe; a probe timeout of at least 5 s",
+        fix="raise timeoutSeconds to 5 or more and failureThreshold, and give a start its own startup probe",
+        source="aws-solutions-library-samples/global-capacity-orchestrator-on-aws#387",
+    ),
+    Signature(
         id="engine-hung",
         level="critical",
         cause="hang",
@@ -1036,6 +1065,7 @@ ENGINE_SIGNATURES: tuple[Signature, ...] = (
     *MODEL,
     *ARCHITECTURE,
     *COMMUNICATION,
+    *REST,
     *PACKAGES,
     *OPTIONS,
     *RUNNING,

@@ -139,8 +139,9 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         id="iommu-translates",
         level="warning",
         cause="iommu",
-        words=("iommu",),
-        pattern=r"iommu: Default domain type: Translated|AMD-Vi: Using global IVHD.*Translated",
+        words=("iommu", "intel_iommu", "amd_iommu", "dma"),
+        pattern=r"iommu: Default domain type: Translated|^(?!.*\biommu=pt\b).*\b(?:amd|intel)_iommu=on\b"
+        r"|^DMA(?:-FQ)?$|AMD-Vi: Using global IVHD.*Translated",
         what="the IOMMU runs in translated mode",
         expected="passthrough (`iommu: Default domain type: Passthrough`) or no IOMMU",
         fix="boot with `iommu=pt` (or switch the IOMMU off); with translation, peer-to-peer copies hang or fault "
