@@ -56,6 +56,8 @@ previous: {description: Id of the generation that was installed before., returne
 drift: {description: Files that were changed by hand since they were installed., returned: success, type: list}
 paths: {description: Files that were changed now., returned: success, type: list}
 unit: {description: Name of the unit., returned: success, type: str}
+release: {description: Id of the release that the generation runs., returned: success, type: str}
+toolkit_path: {description: Folder of the toolkit that the generation uses., returned: success, type: str}
 active: {description: The unit's ActiveState., returned: success, type: str}
 status: {description: What the service says of itself (STATUS=)., returned: success, type: str}
 """
@@ -66,7 +68,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import generations, managed_files, systemd
+from ansible.module_utils.inference import generations, managed_files, systemd, toolkit
 
 ENTRY = {
     "path": {"type": "path", "required": True},
@@ -129,6 +131,8 @@ def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
         "paths": difference.plan.paths,
         "diff": difference.plan.diff(),
         "unit": wanted.unit,
+        "release": wanted.release,
+        "toolkit_path": f"{toolkit.ROOT}/{wanted.toolkit}",
     }
 
 
@@ -143,6 +147,8 @@ def look(store: generations.Store) -> dict[str, Any]:
         "drift": store.compare(generation).plan.paths if generation else [],
         "paths": [],
         "unit": generation.unit if generation else "",
+        "release": generation.release if generation else "",
+        "toolkit_path": f"{toolkit.ROOT}/{generation.toolkit}" if generation else "",
     }
 
 

@@ -36,6 +36,7 @@ mode: {description: "What was run: V(full) or V(quick).", returned: success, typ
 report: {description: The JSON object of the program., returned: success, type: dict}
 generation: {description: The generation that was tested., returned: success, type: str}
 promoted: {description: True when it became the last known good one now., returned: success, type: bool}
+engaged: {description: "What unit, process and release say of themselves afterwards.", returned: success, type: dict}
 """
 
 import json
@@ -43,7 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import generations, toolkit
+from ansible.module_utils.inference import generations, instances, toolkit
 
 
 def command(generation: generations.Generation, mode: str, folder: Path) -> list[str]:
@@ -99,7 +100,15 @@ def main() -> None:
     promoted = False
     if passed and mode == "full":
         promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
-    module.exit_json(changed=promoted, passed=passed, mode=mode, report=report, generation=current, promoted=promoted)
+    module.exit_json(
+        changed=promoted,
+        passed=passed,
+        mode=mode,
+        report=report,
+        generation=current,
+        promoted=promoted,
+        engaged=instances.describe(store.instance),
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from . import engine_args, nccl
 from .findings import Finding
 from .program import nearest
 
-STAGES = ("topology", "host", "engine", "patches", "model", "service", "smoke")
+STAGES = ("topology", "host", "engine", "patches", "model", "service", "smoke", "verify")
 """The roles; every variable of a role begins with its name."""
 
 RENAMED: Mapping[str, str] = {}
