@@ -542,6 +542,25 @@ def test_hangup_is_not_a_stop_and_interrupt_is(unit):
     assert "exit on TERM" in unit.stdout()
 
 
+def test_a_signal_to_the_whole_unit_is_a_stop(unit):
+    unit.start("--workers", "1").ready()
+    for pid in (unit.pid_of("worker"), unit.state()["pid"]):
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.05)
+    assert unit.stop() == 0
+    assert unit.leftovers() == []
+
+
+def test_a_stop_that_follows_an_out_of_memory_kill_does_not_hide_it(unit):
+    unit.start("--workers", "1").ready()
+    wait_for(lambda: "ready after" in unit.stderr(), 2, "the watch of the workers")
+    os.kill(unit.pid_of("worker"), signal.SIGKILL)
+    time.sleep(0.05)  # as systemd does for OOMPolicy=stop
+    assert unit.stop() == 1
+    assert unit.failure()["cause"] == "worker-died"
+    assert "SIGKILL" in unit.failure()["event"]
+
+
 def test_the_watchdogs_own_signal_is_a_failure(unit):
     unit.start().ready()
     assert unit.stop(signal.SIGABRT) == 1

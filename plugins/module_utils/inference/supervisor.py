@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from . import supervisor_proc as proc
 from . import supervisor_settings as settings_file
-from .supervisor_engine import Engine, describe_exit
+from .supervisor_engine import Engine, LostWorker, describe_exit, was_asked
 from .supervisor_failure import Failure, explain, stalled
 from .supervisor_http import Server
 from .supervisor_inbox import Inbox
@@ -103,23 +103,26 @@ class Supervisor:
         return min(most, self._voice.watchdog_s / 4) if self._voice.watchdog_s else most
 
     def _engine_ended(self, code: int) -> bool:
-        if self._kill_at is None:
-            self._settle()
-        if self._kill_at is None:
+        if self._kill_at is None and not self._late_stop(was_asked(code)):
             raise Failure("engine-ended", f"the engine {describe_exit(code)} while {self._record.phase}")
         return True
 
-    def _worker_lost(self, worker: str) -> bool:
+    def _worker_lost(self, worker: LostWorker) -> bool:
         self._voice.say(f"lost a worker: {worker}", level=3)
-        self._settle()
-        if self._kill_at is None:  # else the whole unit was signalled, and the worker was the first to end
+        if not self._late_stop(was_asked(-worker.signal if worker.signal else None)):
             raise Failure("worker-died", f"a process of the engine ended: {worker}")
         return False
 
-    def _settle(self) -> None:
-        """Give the log time to say why, and a signal that is on its way time to arrive."""
+    def _late_stop(self, may_be: bool) -> bool:
+        """Give the log time to say why, and tell whether the end was asked for by a signal that was still on its way.
+
+        The whole unit may have been signalled, with the engine quicker to obey; but what ended by a crash or by the
+        kernel's out-of-memory killer (after which systemd stops the unit) did not end because somebody asked.
+        """
         self._pump.settle(quiet_s=0.2, at_most_s=1.0)
-        self._take_signals()
+        if may_be:
+            self._take_signals()
+        return self._kill_at is not None
 
     def _take_event(self, event: Event) -> None:
         if isinstance(event, Begun):

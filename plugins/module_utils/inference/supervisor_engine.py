@@ -8,10 +8,24 @@ import os
 import select
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from . import supervisor_proc as proc
 from .supervisor_failure import Failure
 from .supervisor_proc import Process
+
+
+@dataclass(frozen=True)
+class LostWorker:
+    """A worker that has ended, with the signal that ended it where that is known."""
+
+    pid: int
+    title: str
+    signal: int | None
+
+    def __str__(self) -> str:
+        how = f", killed by {signal_name(self.signal)}" if self.signal else ""
+        return f"{self.title} (pid {self.pid}){how}"
 
 
 class Engine:
@@ -76,14 +90,12 @@ class Engine:
                 poll.register(handle, select.POLLIN)
         return list(self._titles.values())
 
-    def lost_worker(self, handles: Sequence[int]) -> str | None:
-        """Return which worker has ended, given the descriptors that ``poll`` reported; None when it is none."""
+    def lost_worker(self, handles: Sequence[int]) -> LostWorker | None:
+        """Return the worker that has ended, given the descriptors that ``poll`` reported; None when it is none."""
         for handle in handles:
             if handle in self._workers:
                 pid = self._workers[handle].pid
-                number = proc.exit_signal(pid)
-                how = f", killed by {signal.Signals(number).name}" if number else ""
-                return f"{self._titles[handle] or 'a process'} (pid {pid}){how}"
+                return LostWorker(pid, self._titles[handle] or "a process", proc.exit_signal(pid))
         return None
 
     def forget_workers(self, poll: select.poll) -> None:
@@ -94,10 +106,20 @@ class Engine:
         self._workers.clear()
 
 
+def was_asked(code: int | None) -> bool:
+    """Tell whether an exit code may come from a request to end that went to the whole unit."""
+    asked = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return code is None or code == 0 or -code in asked or code - 128 in asked
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def describe_exit(code: int) -> str:
     """Return how a process ended, in words, from its exit code."""
-    if code >= 0:
-        return f"ended with exit status {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
+    return f"ended with exit status {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
