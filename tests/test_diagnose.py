@@ -118,6 +118,14 @@ def test_unknown_input_is_not_called_fine(text):
     assert report.exit_code == 3
 
 
+def test_what_only_the_topology_room_knows_is_recognised():
+    version = "NVIDIA-SMI version  : 595.80\nNVML version        : 595.80\n"
+    version += "DRIVER version      : 595.80\nCUDA Version        : 13.2\n"
+    diagnosis = diagnose(version)
+    assert diagnosis.kinds == ["version"] and diagnosis.report.exit_code == 0
+    assert "topology" in {entry.id for entry in diagnosis.report.not_checked}
+
+
 # logs
 
 JOURNAL = """\

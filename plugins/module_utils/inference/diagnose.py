@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from . import diagnose_host, diagnose_http, diagnose_unit, signatures, xid
+from . import diagnose_host, diagnose_http, diagnose_unit, signatures, topology, xid
 from .diagnose_rules import RULES, Reading, Rule
-from .findings import Finding, Report
+from .findings import Finding, NotChecked, Report
 from .redact import redact, secret_names
 from .signature import clean
 
@@ -52,6 +52,7 @@ def diagnose(text: str) -> Diagnosis:
     """Return what is wrong, by everything the text holds. No text makes it fail; a secret in it is never repeated."""
     lines = [clean(line) for line in text.replace("\0", "\n").splitlines()]
     readings = [reading for read in READERS if (reading := read(lines))]
+    readings = readings or [reading for reading in [read_host_facts(lines)] if reading]
     report = Report()
     for reading in readings:
         report.extend(_without_secrets(finding) for finding in _once(reading.findings))
@@ -162,6 +163,19 @@ def _xid_finding(events: Sequence[xid.XidEvent]) -> Finding:
     what = f"Xid {first.number} on {first.bdf}: {known.meaning}{asked}"
     seen = f"line {first.line_number}{times}: {known.name}{who}: {first.detail}"
     return Finding(f"xid-{first.number}", first.level, what, seen, "no Xid while serving", first.action)
+
+
+def read_host_facts(lines: Sequence[str]) -> Reading | None:
+    """Return lost GPUs and error messages in what nvidia-smi and kin print; None when the input is not theirs."""
+    document = topology.parse("\n".join(lines))
+    kind = document.get("kind")
+    if not kind or document.get("reason"):
+        return None
+    reading = Reading(str(kind))
+    for error in document.get("errors") or ():
+        reading.add("nvidia-smi-error", str(error), level="unknown" if kind == "error" else None)
+    reading.not_checked.append(NotChecked("topology", "`scripts/topology check` compares it with what it should be"))
+    return reading
 
 
 Reader = Callable[[Sequence[str]], "Reading | None"]

@@ -430,6 +430,14 @@ _ROWS: tuple[Rule, ...] = (
         "pando85/homelab#4110, lyulyul/shine-cluster#30",
     ),
     Rule(
+        "nvidia-smi-error",
+        "critical",
+        "nvidia-smi prints an error instead of an answer",
+        "an answer for every GPU",
+        "look at the kernel log for Xid errors; `scripts/topology check` says what the host should be",
+        "nvidia-smi",
+    ),
+    Rule(
         "gpu-count-dropped",
         "critical",
         "GPUs are lost",
