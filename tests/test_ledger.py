@@ -50,6 +50,12 @@ def changed(document: dict[str, Any], **edit: Any) -> dict[str, Any]:
         (changed(entry(), at="inside"), "expected before or after"),
         (changed(entry(), insert="# é"), "not plain ASCII"),
         (entry(upstream=[{"why": "x", "when": [{"fil": "a"}]}]), "unknown key 'fil'; did you mean 'file'?"),
+        (entry("T/1"), "an id is made of letters"),
+        (changed(entry(), anchor="\n"), "needs an anchor and lines to insert"),
+        (changed(entry(), insert=""), "needs an anchor and lines to insert"),
+        (entry(variants=[{"form": "f", "edits": []}]), "T1: variants: f: no edits"),
+        (entry(instead={"flags": {}}), "T1: instead: unknown key 'flags'"),
+        (entry(instead={"arguments": ["a"]}), "T1: instead: arguments is ['a']"),
         (entry(upstream=["x"]), "T1: upstream: expected a mapping"),
         ("text", "an entry is a mapping"),
     ],
@@ -79,7 +85,9 @@ def test_content_id_follows_choice_and_content_but_not_wording() -> None:
     base = ledger.content_id(BOTH, ["T1"])
     assert len(base) == 64
     assert ledger.content_id(list(reversed(BOTH)), ["T1"]) == base
-    assert ledger.content_id([entry(title="Other words", risk="Other"), second()], ["T1"]) == base
+    other_form = [{**entry()["variants"][0], "form": "Other"}]
+    reworded = entry(title="Other words", risk="Other", variants=other_form, instead={"note": "Other"})
+    assert ledger.content_id([reworded, second()], ["T1"]) == base
     assert ledger.content_id([entry(), changed(second(), insert="pass\n")], ["T1"]) == base
     others = [
         ledger.content_id(BOTH, ["T2"]),
@@ -87,8 +95,9 @@ def test_content_id_follows_choice_and_content_but_not_wording() -> None:
         ledger.content_id(BOTH, []),
         ledger.content_id([changed(entry(), insert="pass\n"), second()], ["T1"]),
         ledger.content_id([changed(entry(), anchor="block = 128"), second()], ["T1"]),
+        ledger.content_id([entry(needs=NEEDS), second()], ["T1"]),
     ]
-    assert len({base, *others}) == 6
+    assert len({base, *others}) == 7
     assert ledger.content_id(ledger.load(BOTH), ["T2", "T1"]) == ledger.content_id(BOTH, "default")
 
 

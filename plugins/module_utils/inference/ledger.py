@@ -31,7 +31,6 @@ __all__ = [
     "content_id",
     "load",
     "plan",
-    "says",
 ]
 
 State = Literal["applies", "applied", "upstream", "not-needed", "conflict", "refused"]
@@ -135,7 +134,7 @@ def state_of(tree: Tree, entry: Entry, acknowledged: Iterable[str] = ()) -> Patc
     questions: list[tuple[State, Callable[[], str | None]]] = [
         ("upstream", lambda: _first_true(tree, entry.upstream)),
         ("not-needed", lambda: _first_true(tree, entry.not_needed)),
-        ("not-needed", lambda: None if entry.variants else says(entry.instead)),
+        ("not-needed", lambda: None if entry.variants else str(entry.instead)),
         ("refused", lambda: _unmet(tree, entry.needs)),
         ("refused", lambda: None if entry.id in set(acknowledged) else _unacknowledged(entry)),
         ("conflict", lambda: None if fitting else _conflict_reason(entry, sites)),
@@ -145,20 +144,6 @@ def state_of(tree: Tree, entry: Entry, acknowledged: Iterable[str] = ()) -> Patc
         if reason is not None:
             return PatchState(entry.id, state, reason)
     return PatchState(entry.id, "applies", _applies_reason(tree, entry, fitting or []))
-
-
-def says(instead: Mapping[str, Any]) -> str:
-    """Return the settings of an entry's ``instead`` as one line for people."""
-    arguments = [
-        f"--{name} {value}" if value is not True else f"--{name}" for name, value in _pairs(instead, "arguments")
-    ]
-    environment = [f"{name}={value}" for name, value in _pairs(instead, "environment")]
-    settings = " ".join([*environment, *arguments])
-    return "; ".join(part for part in (settings, str(instead.get("note", ""))) if part)
-
-
-def _pairs(instead: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
-    return dict(instead.get(key) or {}).items()
 
 
 def _unacknowledged(entry: Entry) -> str | None:

@@ -37,7 +37,7 @@ def catalogue(entries: Iterable[ledger.Entry]) -> str:
         choice = "forbidden" if entry.forbidden else "default" if entry.default else "on request"
         choice = choice if entry.variants or entry.forbidden else "a setting"
         choice += ", acknowledged" if entry.acknowledge else ""
-        rows.append([entry.id, entry.title, choice, ledger.says(entry.instead) or "none", entry.risk])
+        rows.append([entry.id, entry.title, choice, str(entry.instead or "none"), entry.risk])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

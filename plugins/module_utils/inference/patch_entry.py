@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -65,6 +66,21 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Instead:
+    """The setting that does what a patch does: command-line arguments, environment, and a note for people."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def __str__(self) -> str:
+        arguments = [f"--{name}" if value is True else f"--{name} {value}" for name, value in self.arguments.items()]
+        environment = [f"{name}={value}" for name, value in self.environment.items()]
+        settings = " ".join([*environment, *arguments])
+        return "; ".join(part for part in (settings, self.note) if part)
+
+
+@dataclass(frozen=True)
 class Entry:
     """One patch."""
 
@@ -83,12 +99,13 @@ class Entry:
     acknowledge: str = ""
     requires: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
-    instead: Mapping[str, Any] = field(default_factory=dict)
+    instead: Instead | None = None
     upstream: tuple[Clause, ...] = ()
     not_needed: tuple[Clause, ...] = ()
     needs: tuple[Clause, ...] = ()
     variants: tuple[Variant, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The mapping it was read from."""
 
     @property
     def files(self) -> list[str]:
@@ -101,9 +118,6 @@ class Entry:
         clauses = (*self.upstream, *self.not_needed, *self.needs)
         return sorted({*self.files, *(condition.file for clause in clauses for condition in clause.when)})
 
-
-_CONTENT = ("id", "upstream", "not_needed", "needs", "variants")
-"""What of an entry decides about the code that lands on a host. Wording may change without making another release."""
 
 _TEXT_LISTS = ("source", "releases", "requires", "forbids")
 
@@ -132,10 +146,14 @@ def _entry(document: Mapping[str, Any]) -> Entry:
     for key in ("upstream", "not_needed", "needs"):
         if key in values:
             values[key] = tuple(_clause(item, f"{where}: {key}") for item in values[key])
+    if "instead" in values:
+        values["instead"] = Instead(**_checked(Instead, values["instead"], f"{where}: instead"))
     if "variants" in values:
         values["variants"] = tuple(_variant(item, f"{where}: variants") for item in values["variants"])
     if not values.get("variants") and not values.get("forbidden") and not values.get("instead"):
         raise LedgerError(f"{where}: neither variants, nor forbidden, nor instead: it does nothing")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", values["id"]):
+        raise LedgerError(f"{where}: an id is made of letters, digits, - and _")
     return Entry(**values, document=dict(document))
 
 
@@ -153,6 +171,8 @@ def _condition(document: Any, where: str) -> Condition:
 
 def _variant(document: Any, where: str) -> Variant:
     values = _checked(Variant, document, where)
+    if not values["edits"]:
+        raise LedgerError(f"{where}: {values['form']}: no edits")
     return Variant(values["form"], tuple(_edit(item, f"{where}: {values['form']}") for item in values["edits"]))
 
 
@@ -160,6 +180,8 @@ def _edit(document: Any, where: str) -> Edit:
     edit = Edit(**_checked(Edit, document, where))
     _check_path(edit.file, where)
     _check_code(edit.anchor, where)
+    if not edit.anchor.strip() or not edit.insert.strip():
+        raise LedgerError(f"{where}: {edit.file}: an edit needs an anchor and lines to insert")
     if edit.at not in ("before", "after"):
         raise LedgerError(f"{where}: at is {edit.at!r}, expected before or after")
     if not edit.insert.isascii():
@@ -169,6 +191,7 @@ def _edit(document: Any, where: str) -> Edit:
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "tuple[": (list, tuple),
+    "Instead": Mapping,
     "Mapping[": Mapping,
     "bool": bool,
     "int": int,
@@ -222,9 +245,18 @@ def choose(entries: Sequence[Entry], names: Iterable[str] | str | None = None) -
 def content_id(entries: Iterable[Mapping[str, Any] | Entry], chosen: Iterable[str] | str | None = None) -> str:
     """Return the SHA-256 (64 hex digits) of the ids and the effective content of the chosen patches.
 
-    It changes with the choice and with any anchor, condition or inserted line, and not with titles or explanations.
+    It changes with the choice and with any anchor, condition or inserted line, and not with words for people.
     """
     ledger = load(entries)
     ids = choose(ledger, chosen)
-    content = [{k: e.document[k] for k in _CONTENT if k in e.document} for e in ledger if e.id in ids]
+    content = [_content(entry) for entry in ledger if entry.id in ids]
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _content(entry: Entry) -> dict[str, Any]:
+    conditions = {
+        name: [[asdict(condition) for condition in clause.when] for clause in getattr(entry, name)]
+        for name in ("upstream", "not_needed", "needs")
+    }
+    edits = [[asdict(edit) for edit in variant.edits] for variant in entry.variants]
+    return {"id": entry.id, "edits": edits, **conditions}
