@@ -26,6 +26,9 @@ FAST = {
 }
 
 
+ONLY = ("--stages", "single")
+
+
 def smoke(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
@@ -80,7 +83,7 @@ def test_the_first_run_is_the_baseline_and_says_so_and_the_next_compares(fast: P
     results: list[dict[str, Any]] = []
     with Server(delay=0.01) as server:
         for _ in range(2):
-            done = smoke("--url", server.url, "--profile", fast, "--history", history, "--json")
+            done = smoke("--url", server.url, "--profile", fast, "--history", history, "--json", *ONLY)
             assert done.returncode == 0, done.stdout
             results.append(json.loads(done.stdout))
     assert [f["id"] for f in results[0]["findings"]] == ["baseline-recorded"]
@@ -99,7 +102,7 @@ def test_a_slower_server_is_a_regression_and_never_lowers_the_bar(tmp_path: Path
     outcomes = []
     for delay in (0.004, 0.03, 0.03):
         with Server(delay=delay) as server:
-            done = smoke("--url", server.url, "--profile", profile, "--history", history, "--json")
+            done = smoke("--url", server.url, "--profile", profile, "--history", history, "--json", *ONLY)
         outcomes.append((done.returncode, {f["id"] for f in json.loads(done.stdout)["findings"]}))
     assert outcomes == [(0, {"baseline-recorded"}), (2, {"regression"}), (2, {"regression"})]
     (file,) = history.iterdir()
@@ -163,6 +166,9 @@ def test_a_terminal_gets_a_bar(fast: Path) -> None:
         (["--url", "http://h", "--history", "/no/such"], "--history"),
         (["--url", "http://h", "--stages", "singel"], "did you mean 'single'"),
         (["--url", "http://h", "--stages", ","], "names no stage"),
+        (["--url", "http://h", "--stages", "soak"], "needs --soak MINUTES"),
+        (["--url", "http://h", "--soak", "0"], "expected minutes above 0"),
+        (["--url", "http://h", "--soak", "nan"], "expected minutes above 0"),
         (["--url", "http://h", "--quick", "--full"], "not allowed with"),
     ],
 )

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from misbehaving_server import MODEL, Server
+
 from inference import openai_client
 from inference.openai_client import Client, MissingLibraryError, Request, require_libraries
 from inference.smoke_stats import Phase
 from inference.smoke_stream import Limits, RawStream
-from misbehaving_server import MODEL, Server
 
 LIMITS = Limits(first_token=2, stall=2, request=10)
 

@@ -73,16 +73,18 @@ async def once(url: str, streams: int, tokens: int, server: int) -> dict[str, fl
 
 
 def main() -> None:
-    """Measure both shapes and print one JSON object."""
+    """Measure the shapes and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tok-s", type=float, default=2370.0, help="aggregate pace of the paced shape")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--shape", choices=("paced", "flood"), help="only this one")
     options = parser.parse_args()
-    paced = measure(options.streams, 256, options.tok_s / options.streams, options.repeats)
-    flood = measure(options.streams, 2000, 0.0, options.repeats)
+    shapes = {"paced": (256, options.tok_s / options.streams), "flood": (2000, 0.0)}
+    chosen = [options.shape] if options.shape else list(shapes)
+    rows = {name: measure(options.streams, *shapes[name], options.repeats) for name in chosen}
     environment = {"python": platform.python_version(), "aiohttp": version("aiohttp"), "cores": os.cpu_count()}
-    result = {**environment, "load_average": os.getloadavg(), "paced": paced, "flood": flood}
+    result = {**environment, "load_average": os.getloadavg(), **rows}
     print(json.dumps(result, indent=2))  # noqa: T201 - the result
 
 

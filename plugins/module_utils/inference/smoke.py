@@ -102,6 +102,9 @@ CATALOGUE: dict[str, tuple[Level, str, str, str]] = {
     "xid": ("critical", "the driver reported errors of a GPU during the test", "no Xid",
             "scripts/diagnose explains the Xid"),
     "journal-errors": ("warning", "the unit logged errors during the test", "none", JOURNAL),
+    "memory-growth": ("warning", "used memory grew all through the soak", "no lasting growth",
+                      "soak for longer; if it goes on, restart the instance at intervals and report it"),
+    "hot": ("warning", "a GPU became hot in the soak", "a cooler GPU", "look at airflow, fans and power limit"),
     "memory-low": ("warning", "the host is short of memory after the load", "at least 2% available",
                    "look for what grows"),
 }  # fmt: skip

@@ -94,13 +94,20 @@ def _xid(ctx: Context, run: Run) -> str:
     return f"{len(events)} Xid"
 
 
-def _memory(ctx: Context, _run: Run) -> str:
+def memory_kilobytes(path: Path) -> dict[str, int]:
+    """Return the host's memory by the kernel's names; empty when it cannot be read."""
     try:
-        text = MEMINFO.read_text(encoding="ascii")
-    except OSError as error:
-        ctx.skip("memory", f"{MEMINFO}: {error.strerror}")
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return {}
+    return {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
+
+
+def _memory(ctx: Context, _run: Run) -> str:
+    kilobytes = memory_kilobytes(MEMINFO)
+    if not kilobytes:
+        ctx.skip("memory", f"{MEMINFO} cannot be read")
         return ""
-    kilobytes = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
     share = kilobytes["MemAvailable"] / kilobytes["MemTotal"]
     if share < MIN_AVAILABLE:
         ctx.add("memory-low", f"{share:.1%} available")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .findings import Level
+from .findings import Level, NotChecked
 from .openai_client import Client, Request, RequestProgress
 from .smoke import Result, finding, problem_id
 from .smoke_profile import Profile
@@ -44,6 +44,7 @@ class Context:
     api: str = "chat"
     context_length: int | None = None
     tokens_per_word: float = 1.3
+    soak_minutes: float = 0.0
 
     @property
     def limits(self) -> Limits:
@@ -59,8 +60,9 @@ class Context:
         self.result.report.extend([finding(name, seen, expected=expected, level=level, where=where)])
 
     def skip(self, check: str, why: str) -> None:
-        """Record what could not be checked."""
-        self.result.report.skip(check, why)
+        """Record what could not be checked, once."""
+        if NotChecked(check, why) not in self.result.report.not_checked:
+            self.result.report.skip(check, why)
 
     def progress_of(self, what: str) -> RequestProgress:
         """Return the progress function of one measurement."""

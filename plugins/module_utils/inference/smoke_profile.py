@@ -14,7 +14,7 @@ from typing import Any
 from .program import nearest
 from .smoke_text import Golden
 
-STAGES = ("reachable", "health", "identity", "correctness", "single", "concurrent", "prefill", "after")
+STAGES = ("reachable", "health", "identity", "correctness", "single", "concurrent", "prefill", "soak", "after")
 """In the order in which they run."""
 
 ENGINES = ("auto", "sglang", "vllm")
@@ -141,7 +141,7 @@ def _is(default: Any, check: Check, about: str) -> Any:
 
 STAGE_SECONDS = {
     "reachable": 10.0, "health": 40.0, "identity": 40.0, "correctness": 300.0,
-    "single": 300.0, "concurrent": 900.0, "prefill": 900.0, "after": 30.0,
+    "single": 300.0, "concurrent": 900.0, "prefill": 900.0, "soak": 600.0, "after": 30.0,
 }  # fmt: skip
 
 
@@ -156,7 +156,8 @@ class Timeouts:
     stall: float = _is(30.0, _number(0.01), "between two pieces of a stream")
     request: float = _is(300.0, _number(0.01), "for a whole completion")
     stages: dict[str, float] = field(
-        default_factory=lambda: dict(STAGE_SECONDS), metadata=_about(_stage_seconds, "for each stage")
+        default_factory=lambda: dict(STAGE_SECONDS),
+        metadata=_about(_stage_seconds, "for each stage"),
     )
 
 
@@ -196,6 +197,16 @@ class Prefill:
     lengths: tuple[int, ...] = _is((512, 2048), _many(_integer(16)), "prompt lengths in tokens, capped by the context")
     warmups: int = _is(1, _integer(0), "unmeasured runs before each length")
     repeats: int = _is(3, _integer(1), "measured runs of each length")
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What ``--soak`` keeps up, and what the host may not do meanwhile."""
+
+    streams: int = _is(64, _integer(1), "simultaneous requests")
+    output_tokens: int = _is(256, _integer(2), "length of an answer at most")
+    max_temperature: float = _is(90.0, _number(1), "degrees Celsius of the hottest GPU")
+    max_growth_percent: float = _is(3.0, _number(0.1), "growth of used memory, per cent of all, first to last third")
 
 
 @dataclass(frozen=True)
@@ -247,6 +258,7 @@ class Profile:
     correctness: Correctness = field(default_factory=Correctness)
     load: Load = field(default_factory=Load)
     prefill: Prefill = field(default_factory=Prefill)
+    soak: Soak = field(default_factory=Soak)
     gate: Gate = field(default_factory=Gate)
     client: ClientLimits = field(default_factory=ClientLimits)
 

@@ -17,10 +17,11 @@ from .smoke_gate import History, Key, judge, metrics_of, shape_of
 from .smoke_load import concurrent, prefill, single
 from .smoke_probes import health, identity, reachable
 from .smoke_profile import STAGES, Profile
+from .smoke_soak import soak
 
 RUNNERS: Mapping[str, Callable[[Context], Awaitable[str]]] = {
     "reachable": reachable, "health": health, "identity": identity, "correctness": correctness,
-    "single": single, "concurrent": concurrent, "prefill": prefill, "after": after,
+    "single": single, "concurrent": concurrent, "prefill": prefill, "soak": soak, "after": after,
 }  # fmt: skip
 
 ALWAYS = ("reachable", "identity")
@@ -31,9 +32,10 @@ QUICK = ("reachable", "health", "identity", "correctness")
 StageDone = Callable[[Stage], None]
 
 
-def stages_for(depth: Depth, chosen: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return the stages to run, in order."""
-    wanted = set(chosen) if chosen else set(QUICK if depth == "quick" else STAGES)
+def stages_for(depth: Depth, chosen: Collection[str] | None = None, *, soaks: bool = False) -> tuple[str, ...]:
+    """Return the stages to run, in order; the soak only where it was asked for."""
+    wanted = set(chosen) if chosen else set(QUICK if depth == "quick" else STAGES) - {"soak"}
+    wanted |= {"soak"} if soaks else set()
     return tuple(name for name in STAGES if name in wanted or name in ALWAYS)
 
 
@@ -67,6 +69,7 @@ async def _run_stage(ctx: Context, stage: Stage) -> str | None:
     begun = time.perf_counter()
     stopped = None
     seconds = ctx.profile.timeouts.stages[stage.name]
+    seconds += ctx.soak_minutes * 60 if stage.name == "soak" else 0.0
     try:
         stage.note = await asyncio.wait_for(RUNNERS[stage.name](ctx), seconds)
     except StopError as reason:
