@@ -54,7 +54,7 @@ PHASES: tuple[Phase, ...] = (
         "capturing CUDA graphs",
         ("capture", "capturing", "captured"),
         r"Capture .*(?:cuda graph|decode|prefill).*(?:begin|bs)"
-        r"|Capturing (?:batches|CUDA graphs|num tokens)",
+        r"|Capturing (?:batches|CUDA graph|cudagraphs|the model for CUDA graphs|num tokens)",
     ),
     Phase("warming up", ("warmup", "warming", "warm"), r"Start of .*warmup|Running warmup|Warming up|warmup .*begin"),
     Phase("listening", ("uvicorn", "startup"), r"Uvicorn running on|Application startup complete"),

@@ -585,8 +585,8 @@ COMMUNICATION: tuple[Signature, ...] = (
         id="nccl-setting-refused",
         level="critical",
         cause="nccl",
-        words=("algorithm", "invalid", "unknown", "unrecognized"),
-        pattern=r"No algorithm/protocol available|NCCL WARN .*(?:invalid|unknown"
+        words=("algorithm", "invalid", "unknown", "unrecognized", "xml"),
+        pattern=r"NCCL WARN Could not open XML|No algorithm/protocol available|NCCL WARN .*(?:invalid|unknown"
         r"|unrecogni[sz]ed) .*(?:NCCL_[A-Z0-9_]+|algo|proto|token)|NCCL WARN .*NCCL_[A-Z0-9_]+.*(?:invalid"
         r"|not (?:a )?valid)",
         what="NCCL refused a setting",
@@ -682,6 +682,18 @@ COMMUNICATION: tuple[Signature, ...] = (
         fix="read the NCCL WARN lines above it (set NCCL_DEBUG=WARN when there are none): they name the call that "
         "failed",
         source=f"{TORCH} ProcessGroupNCCL, {NCCL}",
+    ),
+    Signature(
+        id="nccl-call-failed",
+        level="critical",
+        cause="nccl",
+        words=("nccl",),
+        pattern=r"NCCL INFO \S+\.(?:cc|cu|h):\d+ -> [1-9]",
+        what="a call inside NCCL returned an error",
+        expected="a communicator over all ranks",
+        fix="read the first NCCL WARN line, or the setting that it was about: `scripts/nccl lint` on the environment",
+        source=f"{NCCL} src/include/checks.h",
+        role="consequence",
     ),
     Signature(
         id="rendezvous-failed",
@@ -849,6 +861,17 @@ TOOLCHAIN: tuple[Signature, ...] = (
         fix="chown the directory to the service's user (root may have built in it before), and let "
         "ProtectSystem=strict through with CacheDirectory=",
         source="CPython, numba",
+    ),
+    Signature(
+        id="nccl-warning",
+        level="warning",
+        cause="nccl",
+        words=("warn",),
+        pattern=r"NCCL WARN ",
+        what="NCCL warns",
+        expected="no NCCL WARN line",
+        fix="read the line: it names the call or the setting that failed",
+        source=f"{NCCL} src/debug.cc",
     ),
 )
 

@@ -68,12 +68,19 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     ),
     _harmless(
         "nccl-probing",
-        ("plugin", "topology", "device", "real", "disabled", "nvls"),
+        ("plugin", "topology", "device", "real", "disabled", "nvls", "dlvsym", "dlopen", "symbol"),
         r"NCCL INFO (?:.*Plugin: Could not find|Failed to initialize NET plugin|NET/IB : No device"
         r"|Topology detection ?: could not read|Could not find real path|.*P2P is disabled between"
-        r"|NVLS .*not supported)",
+        r"|.*dlvsym failed|.*failed to (?:open|load) lib|NVLS .*not supported)",
         "NCCL looked for a plug-in or device that this host does not have",
         "NCCL 2.28.9 on a host without InfiniBand",
+    ),
+    _harmless(
+        "optional-import",
+        ("ignore",),
+        r"Ignore import error when loading",
+        "SGLang skipped a model file whose optional package is not installed",
+        "SGLang 0.5.10: sgl-project/sglang#15426, #17499",
     ),
     _harmless(
         "engine-ends-itself",
