@@ -435,6 +435,29 @@ def test_a_killed_run_is_healed_by_the_next(
     assert contents(tree) == fresh
 
 
+def test_the_next_run_removes_a_leftover_even_where_it_changes_nothing(tmp_path: Path) -> None:
+    tree = make(tmp_path)
+    fresh = contents(tree)
+    (tree / "sglang/.tiles.py.patching").write_text("half")
+    ledger.plan(BOTH, tree, []).execute()
+    assert contents(tree) == fresh
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_edits_of_one_file(tmp_path: Path, order: int) -> None:
+    below = {**entry()["variants"][0]["edits"][0], "anchor": "return block", "at": "before", "insert": "block += 1\n"}
+    edits = [entry()["variants"][0]["edits"][0], below][::order]
+    document = entry(variants=[{"form": "both", "edits": edits}])
+    tree = make(tmp_path)
+    fresh = contents(tree)
+    ledger.plan([document], tree).execute()
+    lines = (tree / "sglang/tiles.py").read_text().splitlines()
+    assert lines.index("        block = 64", 6) < lines.index("    block += 1") < lines.index("    return block")
+    assert state(tree, document).state == "applied"
+    ledger.plan([document], tree, revert=True).execute()
+    assert contents(tree) == fresh
+
+
 def test_a_patch_of_two_files_that_is_half_in(tmp_path: Path) -> None:
     edits = [entry()["variants"][0]["edits"][0], second()["variants"][0]["edits"][0]]
     document = entry(variants=[{"form": "both", "edits": edits}], acknowledge="Slow.")

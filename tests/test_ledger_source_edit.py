@@ -110,6 +110,11 @@ def test_insert_takes_the_indentation_of_the_anchor() -> None:
     assert source_edit.remove(changed, "if not x:\n    y = 2\n", "T1/1") == source
 
 
+def test_lines_end_as_those_of_the_file() -> None:
+    changed = source_edit.insert(b"a = 1\r\nb = 2\r\n", Span(1, 1), "after", "c = 3\n", "T1/1")
+    assert changed.count(b"\n") == changed.count(b"\r\n") == 5
+
+
 def test_remove_where_nothing_was_added() -> None:
     assert source_edit.remove(b"a = 1\n", "b = 2", "T1/1") is None
 

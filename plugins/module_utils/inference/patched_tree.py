@@ -136,9 +136,7 @@ def _stage(path: Path, change: Change) -> None:
     if path.read_bytes() != change.before:
         raise OSError(0, "changed while the plan was made", str(path))
     status = path.stat()
-    temporary = _temporary(path)
-    temporary.unlink(missing_ok=True)
-    with temporary.open("xb") as file:
+    with _temporary(path).open("xb") as file:
         file.write(change.after)
         os.fchmod(file.fileno(), status.st_mode & 0o7777)
         if os.geteuid() == 0:
