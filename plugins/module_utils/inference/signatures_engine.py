@@ -862,6 +862,9 @@ TOOLCHAIN: tuple[Signature, ...] = (
         "ProtectSystem=strict through with CacheDirectory=",
         source="CPython, numba",
     ),
+)
+
+REST: tuple[Signature, ...] = (
     Signature(
         id="nccl-warning",
         level="warning",
@@ -873,9 +876,6 @@ TOOLCHAIN: tuple[Signature, ...] = (
         fix="read the line: it names the call or the setting that failed",
         source=f"{NCCL} src/debug.cc",
     ),
-)
-
-REST: tuple[Signature, ...] = (
     Signature(
         id="permission-denied",
         level="critical",
