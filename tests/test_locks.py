@@ -321,3 +321,78 @@ def test_find_links_of_the_environment_keep_uv_from_pytorchs_index() -> None:
     assert bare.backend(None) == []
     assert linked.find_links == ("/c", "/b", "/a")
     assert linked.backend("cpu") == []
+
+
+# --- a new version is one line and one command ---
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Copy what scripts/lock needs, with an index of locks of its own and a folder as package index."""
+    import shutil
+
+    from tiny_wheels import PYTHON, write_wheel
+
+    root = tmp_path / "project"
+    for part in ("scripts", "plugins/module_utils", "roles/engine/files/cpu-shim"):
+        shutil.copytree(ROOT / part, root / part)
+    (root / "roles/engine/files/locks").mkdir()
+    line = f"{{engine: tiny, version: 1.0, variant: cu130, pythons: ['{PYTHON}'], overrides: [helper==2.0], "
+    line += "excludes: [unwanted]}"
+    (root / "roles/engine/files/locks/locks.yml").write_text(f"installer: 1.0\nlocks:\n  - {line}\n")
+    wheels = root / "wheels"
+    wheels.mkdir()
+    needs = b"Requires-Dist: helper==1.0\nRequires-Dist: unwanted\nRequires-Dist: nvidia-cuda-runtime==13.0.96\n"
+    write_wheel(wheels, "tiny", "1.0", {"tiny.py": b""}, metadata=needs)
+    for name, version in (("helper", "1.0"), ("helper", "2.0"), ("unwanted", "1"), ("nvidia-cuda-runtime", "13.0.96")):
+        write_wheel(wheels, name, version, {f"{name.replace('-', '_')}.py": version.encode()})
+    write_wheel(wheels, "uv", "1.0", {"uv.py": b""})
+    return root
+
+
+def project_lock(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    links = {"UV_FIND_LINKS": str(project / "wheels"), "UV_DEFAULT_INDEX": (project / "wheels").as_uri()}
+    return subprocess.run(
+        [sys.executable, project / "scripts" / "lock", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **links, "UV_NO_CACHE": "1", "PIP_FIND_LINKS": ""},
+    )
+
+
+def test_a_line_and_a_command_make_a_lock_with_its_deviations(project: Path) -> None:
+    from tiny_wheels import PYTHON
+
+    made = project_lock(project, "make")
+    assert made.returncode == 0, made.stderr + made.stdout
+    path = project / f"roles/engine/files/locks/tiny-1.0-cu130-{locks.python_tag(PYTHON)}.txt"
+    lock = locks.parse_lock(path.read_text())
+    assert lock.versions == {"tiny": "1.0", "helper": "2.0", "nvidia-cuda-runtime": "13.0.96"}
+    assert project_lock(project, "check", "--resolve").returncode == 0
+    first = path.read_bytes()
+    assert project_lock(project, "make").returncode == 0
+    assert path.read_bytes() == first
+
+
+def test_a_file_that_the_index_has_replaced_is_found(project: Path) -> None:
+    from tiny_wheels import write_wheel
+
+    assert project_lock(project, "make").returncode == 0
+    write_wheel(project / "wheels", "helper", "2.0", {"helper.py": b"something else"})
+    done = project_lock(project, "check", "--resolve", "--json")
+    assert done.returncode == 2
+    assert all("helper==2.0" in found["seen"] for found in json.loads(done.stdout)["findings"])
+    (project / "wheels" / "helper-2.0-py3-none-any.whl").unlink()
+    assert project_lock(project, "check", "--resolve").returncode == 2
+
+
+def test_nothing_is_written_when_packages_do_not_agree(project: Path) -> None:
+    index = project / "roles/engine/files/locks/locks.yml"
+    index.write_text(index.read_text().replace("cu130", "cu128"))
+    done = project_lock(project, "make")
+    assert done.returncode == 2
+    assert "nvidia-cuda-runtime 13.0.96" in done.stdout
+    assert list(index.parent.glob("*.txt")) == []

@@ -25,14 +25,20 @@ def uv() -> Path:
 
 
 def write_wheel(
-    directory: Path, name: str, version: str, files: dict[str, bytes], tag: str = "py3-none-any"
+    directory: Path,
+    name: str,
+    version: str,
+    files: dict[str, bytes],
+    *,
+    tag: str = "py3-none-any",
+    metadata: bytes = b"",
 ) -> locks.Pin:
     """Write a wheel and return its pin."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     content = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode() + metadata,
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
     }
     record = [
