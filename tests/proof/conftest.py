@@ -24,7 +24,7 @@ from inference.release_wheels import Release
 
 HERE = Path(__file__).parent
 CAPABILITIES = ("8.9", "9.0", "10.0", "12.0", "12.1")
-DEFAULT_RELEASES = "0.5.6,0.5.7,0.5.8,0.5.9,0.5.12.post1,0.5.15.post1,0.5.17,0.5.20,0.5.23"
+DEFAULT_RELEASES = "0.5.6,0.5.7,0.5.8,0.5.9,0.5.12.post1,0.5.15.post1,0.5.17,0.5.18,0.5.20,0.5.23"
 NVIDIA_SMI = """\
 #!/bin/sh
 # stand-in: SGLang asks for the memory of the GPUs
