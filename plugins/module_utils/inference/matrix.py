@@ -52,6 +52,10 @@ class Unreadable(Exception):  # noqa: N818 (it is no error of the program: it is
         self.kind = kind
 
 
+class _Ambiguous(Unreadable):
+    """One way to put pieces together has several readings of its own: no other way can be taken for certain then."""
+
+
 @dataclass(frozen=True)
 class _Header:
     gpus: tuple[int, ...]
@@ -67,7 +71,9 @@ class _Row:
     cpu: str | None
     numa: str | None
     printed: int
-    """How many trailing fields (affinities) the row shows."""
+    """How many trailing fields (affinities) hold something."""
+    fields: int
+    """How many trailing fields there are, blank ones included, as far as tabs show them."""
 
 
 @dataclass
@@ -86,9 +92,12 @@ def read_matrices(pasted: Pasted, kind: str | None = None) -> list[dict[str, Any
     Raises Unreadable where a matrix is cut off or can be read in several ways. No matrix at all: an empty list.
     """
     found: list[dict[str, Any]] = []
-    for block in _blocks(pasted.lines):
+    blocks = list(_blocks(pasted.lines))
+    if kind:
+        blocks = [block for block in blocks if _shown_kind(block) == kind] or blocks
+    for block in blocks:
         facts = _read_block(block, pasted, kind)
-        if facts not in found and kind in (None, facts["kind"]):
+        if facts not in found:
             found.append(facts)
     return found
 
@@ -151,7 +160,7 @@ def _add_line(block: _Block, open_pieces: list[str] | None, line: str, number: i
     name = re.match(r"\s*(\S+)", line)
     row = _FIRST_GPU.search(line)
     if row:
-        pieces = [line[row.start() :]]
+        pieces = [" " * row.start() + line[row.start() :]]  # what stands before it is none of the row's
         block.rows.append((int(row.group()[3:]), pieces))
         block.last_line = number
         return pieces
@@ -169,13 +178,21 @@ def _is_nic_row(line: str) -> bool:
     return bool(_NIC.fullmatch(first)) and (not others or _is_cell(others[0]))
 
 
-def _one_reading(pieces: Sequence[str], read: Callable[[str], Any], what: str) -> Any:
+def _width(block: _Block) -> int:
+    """Return the width of the widest piece that another follows; 0 where nothing is wrapped."""
+    wrapped = [pieces[:-1] for pieces in (block.header, *(pieces for _, pieces in block.rows))]
+    return max((len(piece.expandtabs(_TAB)) for pieces in wrapped for piece in pieces), default=0)
+
+
+def _one_reading(pieces: Sequence[str], width: int, read: Callable[[str], Any], what: str) -> Any:
     """Return what ``read`` makes of the pieces, put together in the one way that makes sense."""
     readings: list[Any] = []
     problem = f"{what} is in too many pieces"
-    for text in rejoinings(pieces):
+    for text in rejoinings(pieces, width):
         try:
             reading = read(text)
+        except _Ambiguous:
+            raise
         except Unreadable as error:
             problem = error.reason
             continue
@@ -208,6 +225,7 @@ def _read_header(text: str) -> _Header:
 
 def _read_row(text: str, header: _Header, *, is_status: bool, wrapped: bool) -> _Row:
     """Read one GPU's row, which starts with its name."""
+    text = text.lstrip()
     name = text.split(None, 1)[0]
     wanted = len(header.gpus) + len(header.nics)
     cells: list[str] = []
@@ -222,8 +240,8 @@ def _read_row(text: str, header: _Header, *, is_status: bool, wrapped: bool) -> 
         raise Unreadable(f"row {name} has more cells than the header has columns")
     if len(cells) != wanted:
         raise Unreadable(f"row {name} has {len(cells)} cells of {wanted}: the matrix is cut off or altered")
-    cpu, numa, printed = _trailing(text, end, header, name, wrapped=wrapped)
-    return _Row(tuple(cells[: len(header.gpus)]), cpu, numa, printed)
+    cpu, numa, printed, fields = _trailing(text, end, header, name, wrapped=wrapped)
+    return _Row(tuple(cells[: len(header.gpus)]), cpu, numa, printed, fields)
 
 
 def _cells(token: str, name: str, *, is_status: bool) -> list[str]:
@@ -238,24 +256,27 @@ def _cells(token: str, name: str, *, is_status: bool) -> list[str]:
     )
 
 
-def _trailing(text: str, end: int, header: _Header, name: str, *, wrapped: bool) -> tuple[str | None, str | None, int]:
-    """Return CPU affinity, NUMA affinity and the number of fields shown after the cells."""
+def _trailing(
+    text: str, end: int, header: _Header, name: str, *, wrapped: bool
+) -> tuple[str | None, str | None, int, int]:
+    """Return CPU affinity, NUMA affinity and the numbers of fields after the cells: filled ones, and all."""
     rest = text[end:]
     if not header.titles:
-        return None, None, 0
+        return None, None, 0, 0
     if "\t" in rest:
         fields = [field.strip() for field in rest.split("\t")[1:]]
         form = _FORMS["cpu"] if wrapped else _AS_PRINTED
         if any(field and not form.fullmatch(field) for field in fields) or rest.split("\t")[0].strip():
             raise Unreadable(f"row {name}: {rest.strip()!r} is no affinity")
         values = dict(zip((title for title in header.titles if title != "gpu_numa"), fields, strict=False))
-        return _value(values.get("cpu")), _value(values.get("numa")), sum(1 for field in fields if field)
+        filled = sum(1 for field in fields if field)
+        return _value(values.get("cpu")), _value(values.get("numa")), filled, len(fields)
     tokens = [(match.group(), match.start()) for match in re.finditer(r"\S+", rest)]
     if len(tokens) > len(header.titles):
         raise Unreadable(f"row {name}: {len(tokens)} fields under {len(header.titles)} titles")
     shift = len(text[:end].expandtabs(_TAB))
     cpu, numa = _placed([(token, shift + start) for token, start in tokens], header, name, wrapped=wrapped)
-    return cpu, numa, len(tokens)
+    return cpu, numa, len(tokens), len(tokens)
 
 
 def _value(printed: str | None) -> str | None:
@@ -283,7 +304,9 @@ def _placed(
             cpu, numa = values.pop()
             return cpu, numa
     shown = " ".join(token for token, _ in tokens)
-    raise Unreadable(f"row {name}: {shown!r} does not say which of its columns are blank")
+    if not readings:
+        raise Unreadable(f"row {name}: {shown!r} is no affinity")
+    raise _Ambiguous(f"row {name}: {shown!r} does not say which of its columns are blank")
 
 
 def _is_expanded(reading: dict[str, tuple[str, int]], header: _Header) -> bool:
@@ -301,7 +324,8 @@ def _is_expanded(reading: dict[str, tuple[str, int]], header: _Header) -> bool:
 def _read_block(block: _Block, pasted: Pasted, kind: str | None) -> dict[str, Any]:
     kind = kind if kind in ("topo_m", "p2p") else _kind_of(block, pasted)
     try:
-        header = _one_reading(block.header, _read_header, "the header")
+        width = _width(block)
+        header = _one_reading(block.header, width, _read_header, "the header")
         rows: dict[int, _Row] = {}
         for gpu, pieces in block.rows:
             wrapped = len(block.header) > 1 or len(list(rejoinings(pieces))) > 1
@@ -309,7 +333,7 @@ def _read_block(block: _Block, pasted: Pasted, kind: str | None) -> dict[str, An
             def read(text: str, wrapped: bool = wrapped) -> _Row:
                 return _read_row(text, header, is_status=kind == "p2p", wrapped=wrapped)
 
-            row = _one_reading(pieces, read, f"row GPU{gpu}")
+            row = _one_reading(pieces, width, read, f"row GPU{gpu}")
             if rows.setdefault(gpu, row) != row:
                 raise Unreadable(f"row GPU{gpu} appears twice and differs")
         _check_whole(header, rows, block, pasted)
@@ -319,13 +343,26 @@ def _read_block(block: _Block, pasted: Pasted, kind: str | None) -> dict[str, An
     return _p2p(header, ordered, pasted) if kind == "p2p" else _topo(header, ordered, pasted)
 
 
-def _kind_of(block: _Block, pasted: Pasted) -> str:
-    cells = {token for _, pieces in block.rows for piece in pieces for token in piece.split()[1:]}
+def _row_tokens(block: _Block) -> set[str]:
+    return {token for _, pieces in block.rows for piece in pieces for token in piece.split()[1:]}
+
+
+def _shown_kind(block: _Block) -> str | None:
+    """Return the kind that the cells or the titles show, or None where they could be of either."""
+    cells = _row_tokens(block) - {"X"}
     header = " ".join(block.header)
-    if any(_LINK.fullmatch(cell) for cell in cells - {"X"}) or any(t.search(header) for t in _TITLES.values()):
+    if any(_LINK.fullmatch(cell) for cell in cells) or any(title.search(header) for title in _TITLES.values()):
         return "topo_m"
-    if any(_STATUS.fullmatch(cell) for cell in cells - {"X"}):
-        return "p2p"
+    return "p2p" if any(_STATUS.fullmatch(cell) for cell in cells) else None
+
+
+def _kind_of(block: _Block, pasted: Pasted) -> str:
+    shown = _shown_kind(block)
+    if shown:
+        return shown
+    unknown = sorted(cell for cell in _row_tokens(block) if cell.isalpha() and cell != "X")
+    if unknown:
+        raise Unreadable(f"{unknown[0]!r} is no link class and no P2P status that nvidia-smi prints")
     if "Status Ok" in pasted.text or any("-p2p" in command for command in pasted.commands):
         return "p2p"
     if "PCIe" in pasted.text or any("topo -m" in command for command in pasted.commands):
@@ -349,10 +386,12 @@ def _check_whole(header: _Header, rows: dict[int, _Row], block: _Block, pasted: 
     final = rows[block.rows[-1][0]]
     is_last = not any(line.strip() for line in pasted.lines[block.last_line + 1 :])
     others = [row for row in rows.values() if row is not final]
-    if is_last and pasted.lines[-1].strip() and any(_is_cut(final, row) for row in others):
+    ends_open = bool(pasted.lines[-1].strip())
+    if is_last and ends_open and any(_is_cut(final, row) for row in others):
         raise Unreadable(f"row GPU{block.rows[-1][0]} ends inside its affinity: the matrix is cut off")
     most = max(row.printed for row in rows.values())
-    if is_last and final.printed < (most if len(rows) > 1 else len(header.titles)):
+    shown = final.printed if ends_open else max(final.printed, final.fields)
+    if is_last and shown < (most if len(rows) > 1 else len(header.titles)):
         raise Unreadable(f"row GPU{block.rows[-1][0]} ends before its affinity: the matrix is cut off")
 
 

@@ -130,13 +130,20 @@ def _without_pipes(lines: list[str]) -> list[str]:
     return turned
 
 
-def rejoinings(pieces: Sequence[str]) -> Iterator[str]:
+def rejoinings(pieces: Sequence[str], width: int = 0) -> Iterator[str]:
     """Yield every way to put a wrapped line together: at each break either directly or with a blank.
 
     A gap of 60 blanks or more inside a piece is a break too (terminals that pad a wrapped line copy like that).
+    ``width`` is that of the widest piece of the text: a narrower one lost a blank where it was cut.
     """
-    parts = [part for piece in pieces for part in _LONG_GAP.split(piece)]
+    parts: list[str] = []
+    choices: list[tuple[str, ...]] = []
+    for piece in pieces:
+        gapped = _LONG_GAP.split(piece)
+        parts += gapped
+        choices += [("", " ")] * (len(gapped) - 1)
+        choices.append((" ",) if len(piece.expandtabs()) < width else ("", " "))
     if len(parts) > _MOST_PIECES:
         return
-    for joints in itertools.product(("", " "), repeat=len(parts) - 1):
+    for joints in itertools.product(*choices[:-1]):
         yield parts[0] + "".join(joint + part for joint, part in zip(joints, parts[1:], strict=True))

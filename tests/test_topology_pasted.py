@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded outputs come out the same after the journeys that texts make, and cut ones are never taken for whole."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matrix_layouts import JOURNEYS, wrapped
+
+from inference import topology
+from inference.pasted import clean, rejoinings
+
+FIXTURES = Path(__file__).parent / "fixtures" / "nvidia-smi"
+with (FIXTURES / "INDEX.tsv").open(encoding="utf-8", newline="") as index:
+    ROWS = list(csv.DictReader(index, delimiter="\t", quoting=csv.QUOTE_NONE))
+TEXTS = {
+    row["file"]: ((FIXTURES / row["file"]).read_text(), row["columns"].split(",") if row["columns"] else None)
+    for row in ROWS
+}
+SHORT = {name: entry for name, entry in TEXTS.items() if len(entry[0]) < 5000}
+UNWRAPPABLE = {"topo_8x_pix_phb_sys_putty_wrapped.txt"}
+"""Wrapped already, with padding: wrapping it again leaves nothing that could be rejoined with certainty."""
+
+
+def essence(text: str, columns: list[str] | None) -> dict[str, Any]:
+    """Return the facts of a text without what a journey may take away: times, and the tails of messages."""
+    document = topology.parse(text, columns=columns)
+    if document.get("reason"):
+        return {"kind": document["kind"], "rejected": True}
+    for key in ("capability", "causes", "lost"):
+        document.pop(key, None)
+    document["errors"] = bool(document.get("errors"))
+    document["xids"] = [(xid["xid"], xid["bus_id"]) for xid in document.get("xids", [])]
+    document["events"] = [event["id"] for event in document.get("events", [])]
+    return document
+
+
+@pytest.mark.parametrize("journey", JOURNEYS)
+def test_a_journey_changes_nothing(journey: str) -> None:
+    for name, (text, columns) in TEXTS.items():
+        assert essence(JOURNEYS[journey](text), columns) == essence(text, columns), name
+
+
+@pytest.mark.parametrize("trim", [False, True])
+@pytest.mark.parametrize("width", [80, 100, 120, 132])
+def test_wrapping_is_undone(width: int, trim: bool) -> None:
+    for name, (text, columns) in TEXTS.items():
+        seen = essence(wrapped(text, width, trim), columns)
+        if name in UNWRAPPABLE:
+            assert seen in ({"kind": "topo_m", "rejected": True}, essence(text, columns))
+        else:
+            assert seen == essence(text, columns), name
+
+
+@pytest.mark.parametrize("name", [name for name in SHORT if name.startswith(("topo_", "p2p_"))])
+def test_a_cut_matrix_is_whole_or_rejected(name: str) -> None:
+    """Every length of text gives all the facts or a reason, never other links or affinities."""
+    text, _ = SHORT[name]
+    whole = topology.parse(text)
+    for length in range(0, len(text), 3):
+        document = topology.parse(text[:length])
+        document.pop("nics", None)
+        assert document.get("reason") or document.get("errors") or all(whole[k] == v for k, v in document.items()), (
+            length
+        )
+
+
+def test_a_markdown_table_is_a_matrix() -> None:
+    table = "|      | GPU0 | GPU1 |\n|------|------|------|\n| GPU0 | X | **NODE** |\n| GPU1 | NODE | X |\n"
+    assert topology.parse(table)["links"] == [["X", "NODE"], ["NODE", "X"]]
+
+
+def test_the_echoed_command_says_which_peer_access_was_asked() -> None:
+    text = "$ nvidia-smi topo -p2p w\n \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n"
+    assert topology.parse(text)["capability"] == "w"
+
+
+def test_two_different_matrices_are_not_mixed() -> None:
+    topo, p2p = TEXTS["topo_2x_l4_sys_numa0_2.txt"][0], TEXTS["p2p_2x_l4_cns_r.txt"][0]
+    document = topology.parse(topo + "\n" + p2p)
+    assert "2 matrices that differ" in document["reason"]
+    assert topology.parse(topo + "\n" + p2p, "p2p")["status"] == [["X", "CNS"], ["CNS", "X"]]
+    assert topology.parse(topo + "\n" + topo) == topology.parse(topo)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \nGPU1\tPHB\t X \n", "row GPU1 appears twice and differs"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\tPIX\n", "row GPU1 has its X in another column"),
+        ("\tGPU0\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n", "row GPU0 has more cells than the header has columns"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tABC\nGPU1\tABC\t X \n", "'ABC' is no link class and no P2P status"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tOK\nGPU1\tPIX\t X \n", "'OK' is no link class"),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tXX\tX\t\n", "'XX' is no P2P status"),
+        ("\tGPU0\nGPU0\t X \n", "name its kind"),
+        ("\tGPU0\tGPU1\tCPU Affinity\n", "no row for GPU0, GPU1"),
+    ],
+)
+def test_what_can_not_be_known_is_said(text: str, reason: str) -> None:
+    document = topology.parse(text)
+    assert reason in document["reason"]
+    assert topology.exit_code(document) == 3
+    assert "links" not in document
+    assert "status" not in document
+
+
+def test_a_single_gpu_is_read_when_its_kind_is_named() -> None:
+    assert topology.parse("\tGPU0\nGPU0\t X \n", "topo_m")["all_on_pcie"] is None
+    assert topology.parse("\tGPU0\nGPU0\t X \n", "p2p")["status"] == [["X"]]
+
+
+def test_clean_keeps_a_kernel_logs_times() -> None:
+    line = "2026-11-30T06:24:22+00:00 gpu1 kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+    assert clean(f"> {line}").text == line
+
+
+def test_too_many_pieces_are_not_put_together() -> None:
+    assert list(rejoinings(["a", "b"])) == ["ab", "a b"]
+    assert list(rejoinings(["x"] * 7)) == []
