@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named(document: Any, words: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A default as the guide prints it: whole numbers without a decimal point."""
+    """Return a default as the guide prints it: whole numbers without a decimal point."""
     if isinstance(value, dict):
         return json.dumps({k: int(v) for k, v in value.items()})
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)

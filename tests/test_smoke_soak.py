@@ -15,7 +15,7 @@ from inference.openai_client import Client
 from inference.smoke_context import Context
 from inference.smoke_profile import load_profile
 from inference.smoke_run import run_stages, stages_for
-from inference.smoke_soak import Host, growth, numbers, soak
+from inference.smoke_soak import Host, gpu_memory_by_gpu, growth, numbers, soak
 
 PROFILE = load_profile({"model": MODEL, "soak": {"streams": 8, "output_tokens": 16}, "load": {"prompt_tokens": 32}})
 
@@ -104,6 +104,11 @@ def test_growth_compares_thirds() -> None:
     assert growth([0.5] * 5) is None
     assert growth([0.5] * 9) == 0
     assert growth([0.1, 0.1, 0.9, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3]) == pytest.approx(0.2)
+
+
+def test_a_gpu_that_disappears_does_not_shift_the_others() -> None:
+    assert gpu_memory_by_gpu([[0.1, 0.2], [0.2], [0.3, 0.4]]) == [(0.1, 0.3), (0.2, 0.4)]
+    assert gpu_memory_by_gpu([]) == []
 
 
 def test_what_the_driver_does_not_know_is_left_out() -> None:

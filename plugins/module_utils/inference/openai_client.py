@@ -132,9 +132,7 @@ class Client:
                     if time.perf_counter() - begun > timeout or len(data) > CONTROL_MAX:
                         raise requests.exceptions.ReadTimeout("the answer does not end")
         except requests.exceptions.ConnectionError as error:
-            # requests reports a read timeout in the middle of a body as a ConnectionError.
-            timed_out = "timed out" in str(error).lower()
-            failure, detail = ("timeout" if timed_out else "dropped" if status else "refused"), _cause(error)
+            failure, detail = _connection_failure(error), _cause(error)
         except requests.exceptions.Timeout as error:
             failure, detail = "timeout", _cause(error)
         except requests.exceptions.RequestException as error:
@@ -275,6 +273,14 @@ async def _observed() -> AsyncIterator[_Observation]:
     finally:
         seen.ended, seen.cpu = time.perf_counter(), time.process_time() - cpu
         meter.cancel()
+
+
+def _connection_failure(error: Any) -> str:
+    """Tell apart what requests calls a ConnectionError: a read timeout in the middle of a body is one, too."""
+    if "timed out" in str(error).lower():
+        return "timeout"
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return "refused" if type(reason).__name__ in ("NewConnectionError", "NameResolutionError") else "dropped"
 
 
 def _cause(error: BaseException) -> str:

@@ -184,7 +184,7 @@ async def leakage(ctx: Context) -> str:
     if found := leaks(markers, answers):
         ctx.add("leak", f"{len(found)} times; answer {found[0][0]} held the code of request {found[0][1]}: "
                 f"{answers[found[0][0]][:QUOTE]!r}")  # fmt: skip
-    own = sum(marker in answer for marker, answer in zip(markers, answers))  # noqa: B905 - one answer each
+    own = sum(marker in answer for marker, answer in zip(markers, answers, strict=True))
     return f"no leak among {count} ({own} repeated their own code)" if not found else ""
 
 

@@ -50,6 +50,12 @@ def numbers(line: str) -> list[float] | None:
     return [temperature, used, total] if total > 0 else None
 
 
+def gpu_memory_by_gpu(looks: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Return the looks of each GPU; a look in which one is missing is left out (the stage after names it)."""
+    most = max(map(len, looks), default=0)
+    return list(zip(*(look for look in looks if len(look) == most), strict=True))
+
+
 def growth(shares: Sequence[float]) -> float | None:
     """Return how much the median share of the last third is above that of the first; None for too few looks."""
     if len(shares) < MIN_LOOKS:
@@ -90,7 +96,7 @@ def _report(ctx: Context, phases: Sequence[Phase], host: Host, local: bool) -> s
     if bad:
         ctx.add("degenerate", f"{len(bad)} of {len(everything)} answers; the first: {bad[0]}", where="soak")
     grown = {"host": growth(host.memory)}
-    grown |= {f"GPU {i}": growth(shares) for i, shares in enumerate(zip(*host.gpu_memory))}  # noqa: B905 - equal
+    grown |= {f"GPU {i}": growth(shares) for i, shares in enumerate(gpu_memory_by_gpu(host.gpu_memory))}
     hottest = max(host.temperatures, default=None)
     _host_findings(ctx, grown, hottest)
     if not local:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 Ending = Literal["open", "complete", "refused", "dropped", "no-answer", "stalled", "too-slow", "endless"]
@@ -128,7 +129,7 @@ class Completion:
     @property
     def gaps(self) -> list[float]:
         """Seconds between chunks (inter-token latency of chunks, not of tokens)."""
-        return [b - a for a, b in zip(self.content_times, self.content_times[1:])]  # noqa: B905 - one is shorter
+        return [after - before for before, after in pairwise(self.content_times)]
 
 
 def complete(raw: RawStream) -> Completion:
