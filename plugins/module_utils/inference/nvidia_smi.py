@@ -129,10 +129,14 @@ def read_query(lines: Iterable[str], errors: list[SmiError], columns: Sequence[s
 
 
 def stated(errors: Iterable[SmiError]) -> dict[str, Any]:
-    """Return the keys that state errors: ``errors``, the messages, and ``lost``, the GPUs that they name."""
+    """Return the keys that state errors: messages, and where there are any, the GPUs they name and their causes."""
     errors = list(errors)
     lost = [{"index": e.index, "bus_id": e.bus_id, "message": e.message} for e in errors if e.index or e.bus_id]
-    return {"errors": [error.message for error in errors], **({"lost": lost} if lost else {})}
+    return {
+        "errors": [error.message for error in errors],
+        **({"lost": lost} if lost else {}),
+        **({"causes": [error.as_dict() for error in errors]} if errors else {}),
+    }
 
 
 def _take_header(lines: list[str]) -> tuple[list[str] | None, dict[str, str], list[str]]:

@@ -134,7 +134,6 @@ def _error(errors: list[SmiError], kind: str | None) -> Document:
         "gpu_count": 0 if any(error.cause == "no-devices" for error in errors) else None,
         "gpus": [],
         **nvidia_smi.stated(errors),
-        "causes": [error.as_dict() for error in errors],
     }
 
 

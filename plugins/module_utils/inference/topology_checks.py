@@ -371,8 +371,14 @@ def check_p2p(facts: Facts, expect: Expectation) -> Result:
             yield NotChecked(name, "the matrix does not say which access it is about (r or w)")
         else:
             yield NotChecked(name, _why_unread(facts, f"topo -p2p {capability}"))
-    if None in by_capability:
-        yield from _check_statuses("p2p", by_capability[None], expect)
+    for document in facts.p2p:
+        if document.get("capability") is None and not (len(facts.p2p) > 1 and _is_all_ns(document)):
+            yield from _check_statuses("p2p", document, expect)
+
+
+def _is_all_ns(document: Mapping[str, Any]) -> bool:
+    """Whether it is what ``-p2p n`` (NVLink) says on every PCIe-only host."""
+    return {cell for row in document["status"] for cell in row} == {"X", "NS"}
 
 
 def _check_statuses(name: str, document: Mapping[str, Any], expect: Expectation) -> Result:
@@ -386,8 +392,8 @@ def _check_statuses(name: str, document: Mapping[str, Any], expect: Expectation)
     if not bad:
         return
     level: Level = "critical" if expect.p2p == "required" else "warning"
-    if name == "p2p" and {code for _, code in bad} == {"NS"}:
-        level = "unknown"  # NS is what -p2p n (NVLink) says on every PCIe-only host
+    if name == "p2p" and _is_all_ns(document):
+        level = "unknown"
     yield Finding(
         name,
         level,

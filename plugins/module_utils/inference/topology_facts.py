@@ -139,10 +139,7 @@ def add_document(facts: Facts, source: str, document: Document) -> None:
 def _add_errors(facts: Facts, document: Document) -> None:
     if document.get("kind") == "kernel_log":
         return
-    lost = {entry["message"]: entry for entry in document.get("lost", [])}
-    causes = {entry["message"]: entry for entry in document.get("causes", [])}
-    for message in document.get("errors", []):
-        entry = causes.get(message) or {"message": message, "cause": "gpu-lost", **lost.get(message, {})}
+    for entry in document.get("causes", []):
         if entry["message"] not in [known["message"] for known in facts.errors]:
             facts.errors.append(entry)
 

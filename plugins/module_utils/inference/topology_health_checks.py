@@ -128,7 +128,7 @@ def check_recovery(facts: Facts, _: Expectation) -> Result:
     """Find GPUs for which the driver asks for a recovery action."""
     known = {named(gpu): text for gpu in facts.gpus if (text := value(gpu, "gpu_recovery_action"))}
     if not known:
-        yield NotChecked("recovery-action", "no answer shows it (nvidia-smi -q, drivers since 565)")
+        yield NotChecked("recovery-action", "no answer shows it (nvidia-smi -q of recent drivers)")
     bad = [f"{gpu}: {text}" for gpu, text in known.items() if text != "None"]
     if bad:
         yield Finding(
