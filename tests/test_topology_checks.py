@@ -371,6 +371,37 @@ def test_acs_controls_are_read_from_the_configuration_space() -> None:
         acs_control(bytes(64))
 
 
+LSPCI = """\
+00:01.1 PCI bridge: Advanced Micro Devices, Inc. [AMD] Device 153b (prog-if 00 [Normal decode])
+\tBus: primary=00, secondary=01, subordinate=03, sec-latency=0
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{gpu} CmpltRedir{gpu} UpstreamFwd+ EgressCtrl- DirectTrans-
+02:00.0 3D controller: NVIDIA Corporation GB202GL [RTX PRO 6000 Blackwell Server Edition] (rev a1)
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width {width}
+40:01.1 PCI bridge: Advanced Micro Devices, Inc. [AMD] Device 153b (prog-if 00 [Normal decode])
+\tBus: primary=40, secondary=41, subordinate=41, sec-latency=0
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{other} CmpltRedir{other} UpstreamFwd+ EgressCtrl- DirectTrans-
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "other", "width", "ids"),
+    [
+        ("-", "+", "x16", []),
+        ("+", "-", "x16", ["acs-redirect"]),
+        ("-", "-", "x8 (downgraded)", ["pcie-width"]),
+    ],
+)
+def test_lspci_alone_shows_redirects_above_a_gpu_and_its_width(
+    gpu: str, other: str, width: str, ids: list[str]
+) -> None:
+    document = topology.parse(LSPCI.format(gpu=gpu, other=other, width=width))
+    assert document["kind"] == "lspci"
+    found = topology.check(topology.facts_of([("lspci", document)]), EXPECTED).findings
+    assert [finding.id for finding in found] == ids
+
+
 def test_a_capability_list_that_loops_ends() -> None:
     space = bytearray(4096)
     space[0x100:0x104] = (0x0001 | 1 << 16 | 0x100 << 20).to_bytes(4, "little")

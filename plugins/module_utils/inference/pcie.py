@@ -17,6 +17,8 @@ _LINK = re.compile(
 )
 _ACS = re.compile(r"ACS(?P<which>Cap|Ctl):\s*(?P<flags>(?:\w+[+-]\s*)+)")
 _FLAG = re.compile(r"(\w+)([+-])")
+_BUSES = re.compile(r"secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
+_GPU = re.compile(r"(?:VGA|3D|Display)[^:]*: NVIDIA ")
 _NUMA = re.compile(r"NUMA node: (\d+)")
 _GROUP = re.compile(r"IOMMU group: (\d+)")
 _DENIED = "Capabilities: <access denied>"
@@ -48,7 +50,8 @@ def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
     for line in _unwrapped(lines):
         start = _DEVICE.match(line)
         if start:
-            devices.append({"bus_id": start["bus_id"], "description": start["description"]})
+            is_gpu = bool(_GPU.match(start["description"]))
+            devices.append({"bus_id": start["bus_id"], "description": start["description"], "is_gpu": is_gpu})
         elif line.strip():
             if not devices:
                 devices.append({"bus_id": None, "description": None})
@@ -94,6 +97,8 @@ def _add(device: Device, line: str) -> None:
         device["acs_capability" if acs["which"] == "Cap" else "acs_control"] = flags
         if acs["which"] == "Ctl" and set(REDIRECTS) <= set(flags):
             device["acs_redirect"] = redirects(flags)
+    elif buses := _BUSES.search(line):
+        device["buses"] = [int(number, 16) for number in buses.groups()]
     elif numa := _NUMA.search(line):
         device["numa_node"] = numa[1]
     elif group := _GROUP.search(line):

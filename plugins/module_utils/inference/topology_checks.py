@@ -338,6 +338,7 @@ def _check_width(facts: Facts, expect: Expectation) -> Result:
     seen = {
         named(gpu): (number(gpu, "pcie.link.width.current"), number(gpu, "pcie.link.width.max")) for gpu in facts.gpus
     }
+    seen.update({name: pair for name, pair in _kernel_widths(facts).items() if name not in " ".join(seen)})
     if all(width is None for pair in seen.values() for width in pair):
         yield NotChecked("pcie-width", "no answer shows pcie.link.width")
         return
@@ -356,6 +357,16 @@ def _check_width(facts: Facts, expect: Expectation) -> Result:
             "reseat card and riser, clean the contacts, check that the slot is wired and set (bifurcation) for this"
             " width; `lspci -vv` on the bridge above shows which side limits it",
         )
+
+
+def _kernel_widths(facts: Facts) -> dict[str, tuple[float | None, float | None]]:
+    """Return the present and the greatest width of GPUs (and of devices that a text does not name) by the kernel."""
+    devices = {name: d for name, d in (facts.pci or {}).items() if d.get("is_gpu") or d.get("bus_id") is None}
+    return {
+        name: (device["link"]["width"], device.get("link_capability", {}).get("width"))
+        for name, device in devices.items()
+        if "link" in device
+    }
 
 
 def check_p2p(facts: Facts, expect: Expectation) -> Result:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .expectations import Expectation
 from .findings import Finding, NotChecked
 from .topology_checks import Check, Result, listed
-from .topology_facts import Facts
+from .topology_facts import Facts, bdf, value
 
 _OFF = frozenset(("off", "pt", "soft", "0"))
 _NO_GPU = "no NVIDIA GPU is on this host's PCI bus: what nvidia-smi shows is elsewhere, or is replayed"
@@ -28,7 +28,9 @@ def check_acs(facts: Facts, _: Expectation) -> Result:
     if devices is None:
         yield NotChecked("acs-redirect", why)
         return
-    bridges = {name: device for name, device in devices.items() if not device.get("is_gpu")}
+    gpus = {bdf(bus_id) for gpu in facts.gpus if (bus_id := value(gpu, "pci.bus_id"))}
+    gpus |= {name for name, device in devices.items() if device.get("is_gpu")}
+    bridges = {n: device for n, device in devices.items() if not device.get("is_gpu") and _leads_to(n, device, gpus)}
     known = {name: device for name, device in bridges.items() if "acs_redirect" in device}
     unread = [name for name, device in bridges.items() if device.get("acs_unread") or device.get("access_denied")]
     if unread or not known:
@@ -46,6 +48,14 @@ def check_acs(facts: Facts, _: Expectation) -> Result:
             " without that, peer access is slow or hangs although topo -p2p says OK",
             repaired_by="host_acs",
         )
+
+
+def _leads_to(name: str, device: Mapping[str, Any], gpus: Collection[str]) -> bool:
+    """Whether one of the GPUs is behind the bridge ``name``; also where its buses or the GPUs are not known."""
+    buses = device.get("buses")
+    if not buses or not gpus:
+        return True
+    return any(gpu[:4] == name[:4] and buses[0] <= int(gpu[5:7], 16) <= buses[1] for gpu in gpus)
 
 
 def _controls(device: Mapping[str, Any]) -> str:
