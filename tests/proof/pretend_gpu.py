@@ -224,4 +224,6 @@ def _transformers() -> None:
         except Exception:
             missing = True
         if missing:
-            setattr(transformers, name, MagicMock(name=name))
+            # The package may have put another module in its own place since it was imported.
+            for owner in (transformers, sys.modules["transformers"]):
+                setattr(owner, name, MagicMock(name=name))
