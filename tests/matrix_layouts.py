@@ -62,8 +62,8 @@ def matrices(draw: st.DrawFn, most: int = 10) -> Matrix:
     return Matrix(tuple(ids), tuple(nics), tuple(map(tuple, cells)), tuple(cpu), tuple(numa))
 
 
-def tabbed(matrix: Matrix, titles: int = 3, underlined: bool = False) -> str:
-    """Render the layout of nvidia-smi itself; ``titles``: how many affinity columns it shows."""
+def tabbed(matrix: Matrix, titles: int = 3, underlined: bool = False, padded: bool = False) -> str:
+    """Render nvidia-smi's own layout: ``titles`` affinity columns; ``padded``: two tabs after a short CPU list."""
     names = [f"GPU{number}" for number in matrix.ids] + list(matrix.nics)
     shown = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][:titles]
     head = "\t".join([*names, *shown])
@@ -71,7 +71,10 @@ def tabbed(matrix: Matrix, titles: int = 3, underlined: bool = False) -> str:
     for place, (name, row) in enumerate(zip(names, matrix.cells, strict=True)):
         fields = [name, *(" X " if cell == "X" else cell for cell in row)]
         if place < len(matrix.ids):
-            fields += [matrix.cpu[place], matrix.numa[place], "", "N/A"][: titles + (titles == 3)]
+            cpu = (
+                f"{matrix.cpu[place]}\t" if padded and titles > 1 and len(matrix.cpu[place]) < 8 else matrix.cpu[place]
+            )
+            fields += [cpu, matrix.numa[place], "", "N/A"][: titles + (titles == 3)]
         lines.append("\t".join(fields))
     return "\n".join(lines) + "\n"
 

@@ -52,26 +52,29 @@ def assert_facts(document: dict[str, Any], matrix: Matrix, titles: int) -> None:
         assert document[key] == expected, key
 
 
+SHAPES = st.fixed_dictionaries({"titles": st.integers(1, 3), "underlined": st.booleans(), "padded": st.booleans()})
+
+
 @many
-@given(matrices(), st.integers(1, 3), st.booleans(), st.booleans(), st.sampled_from(sorted(JOURNEYS)))
-def test_the_tab_layout_parses_back(matrix: Matrix, titles: int, underlined: bool, legend: bool, journey: str) -> None:
-    document = topology.parse(JOURNEYS[journey](tabbed(matrix, titles, underlined) + (LEGEND if legend else "\n")))
+@given(matrices(), SHAPES, st.booleans(), st.sampled_from(sorted(JOURNEYS)))
+def test_the_tab_layout_parses_back(matrix: Matrix, shape: dict[str, Any], legend: bool, journey: str) -> None:
+    document = topology.parse(JOURNEYS[journey](tabbed(matrix, **shape) + (LEGEND if legend else "\n")))
     if "reason" in document and journey == "tmux pane":  # which turns tabs into blanks
         assert "" in (*matrix.cpu, *matrix.numa)
     else:
-        assert_facts(document, matrix, titles)
+        assert_facts(document, matrix, shape["titles"])
 
 
 @many
-@given(matrices(), st.integers(1, 3))
-def test_the_expanded_layout_parses_back_or_is_rejected(matrix: Matrix, titles: int) -> None:
+@given(matrices(), SHAPES)
+def test_the_expanded_layout_parses_back_or_is_rejected(matrix: Matrix, shape: dict[str, Any]) -> None:
     """Blank columns can leave several readings; where one is taken, it is the right one."""
-    document = topology.parse(expanded(tabbed(matrix, titles) + LEGEND))
+    document = topology.parse(expanded(tabbed(matrix, **shape) + LEGEND))
     if "reason" in document:
         assert "does not say which of its columns are blank" in document["reason"]
         assert "" in (*matrix.cpu, *matrix.numa)
     else:
-        assert_facts(document, matrix, titles)
+        assert_facts(document, matrix, shape["titles"])
 
 
 @many

@@ -37,6 +37,17 @@ _FORMS = {
     "numa": re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|N/A"),
     "gpu_numa": re.compile(r"\d+|N/A"),
 }
+_LAYOUTS: tuple[tuple[str | None, ...], ...] = (
+    ("cpu", "numa", None, "gpu_numa"),
+    ("cpu", None, "numa", None, "gpu_numa"),  # some drivers put two tabs after a short list of CPUs
+    ("cpu", "numa", "gpu_numa"),
+    ("cpu", "numa"),
+    ("cpu", None, "numa"),
+    ("cpu",),
+)
+"""Fields after the cells, as nvidia-smi separates them by tabs; None is always blank."""
+_BROKEN_LIST = re.compile(r"(?<=\d[,-])[ ]+(?=\d)|(?<=\d)[ ]+(?=[,-]\d)")
+"""Blanks inside a list of CPUs, which can be nothing but a break."""
 _AS_PRINTED = re.compile(r"[\d,-]+|N/A|")
 _END = re.compile(r"\s*(?:NIC )?Legend\s*:|\s*(?:X|OK|SYS|NV#)\s+=\s")
 _NIC_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
@@ -260,7 +271,7 @@ def _trailing(
     text: str, end: int, header: _Header, name: str, *, wrapped: bool
 ) -> tuple[str | None, str | None, int, int]:
     """Return CPU affinity, NUMA affinity and the numbers of fields after the cells: filled ones, and all."""
-    rest = text[end:]
+    rest = _BROKEN_LIST.sub("", text[end:])
     if not header.titles:
         return None, None, 0, 0
     if "\t" in rest:
@@ -268,15 +279,32 @@ def _trailing(
         form = _FORMS["cpu"] if wrapped else _AS_PRINTED
         if any(field and not form.fullmatch(field) for field in fields) or rest.split("\t")[0].strip():
             raise Unreadable(f"row {name}: {rest.strip()!r} is no affinity")
-        values = dict(zip((title for title in header.titles if title != "gpu_numa"), fields, strict=False))
-        filled = sum(1 for field in fields if field)
-        return _value(values.get("cpu")), _value(values.get("numa")), filled, len(fields)
+        cpu, numa = _laid_out(fields, header, name)
+        return cpu, numa, sum(1 for field in fields if field), len(fields)
     tokens = [(match.group(), match.start()) for match in re.finditer(r"\S+", rest)]
     if len(tokens) > len(header.titles):
         raise Unreadable(f"row {name}: {len(tokens)} fields under {len(header.titles)} titles")
     shift = len(text[:end].expandtabs(_TAB))
     cpu, numa = _placed([(token, shift + start) for token, start in tokens], header, name, wrapped=wrapped)
     return cpu, numa, len(tokens), len(tokens)
+
+
+def _layouts(header: _Header) -> list[tuple[str | None, ...]]:
+    return [layout for layout in _LAYOUTS if tuple(title for title in layout if title) == header.titles]
+
+
+def _laid_out(fields: list[str], header: _Header, name: str) -> tuple[str | None, str | None]:
+    """Return CPU and NUMA affinity among ``fields``, in the one layout that fits them."""
+    readings = set()
+    for layout in _layouts(header):
+        padded = fields + [""] * (len(layout) - len(fields))
+        values = dict(zip(layout, padded, strict=False))
+        blanks = [field for title, field in zip(layout, padded, strict=False) if title is None]
+        if not any(blanks) and not any(padded[len(layout) :]):
+            readings.add((_value(values.get("cpu")), _value(values.get("numa"))))
+    if len(readings) != 1:
+        raise Unreadable(f"row {name}: its {len(fields)} fields can be read in {len(readings)} ways")
+    return readings.pop()
 
 
 def _value(printed: str | None) -> str | None:
@@ -310,15 +338,20 @@ def _placed(
 
 
 def _is_expanded(reading: dict[str, tuple[str, int]], header: _Header) -> bool:
-    """Whether the offsets are those of the tab layout, its tabs expanded (nvidia-smi puts two before GPU NUMA ID)."""
-    line = "\t" * (1 + len(header.gpus) + len(header.nics))
-    for title in header.titles:
-        line += "\t" if title == "gpu_numa" else ""
-        token, offset = reading.get(title, ("", -1))
-        if token and len(line.expandtabs(_TAB)) != offset:
-            return False
-        line += token + "\t"
-    return True
+    """Whether the offsets are those of a tab layout, its tabs expanded."""
+    start = "\t" * (1 + len(header.gpus) + len(header.nics))
+    seen = {title: offset for title, (_, offset) in reading.items()}
+    for layout in _layouts(header):
+        line = start
+        offsets = {}
+        for title in layout:
+            token = reading[title][0] if title in reading else ""
+            if title and token:
+                offsets[title] = len(line.expandtabs(_TAB))
+            line += token + "\t"
+        if offsets == seen:
+            return True
+    return False
 
 
 def _read_block(block: _Block, pasted: Pasted, kind: str | None) -> dict[str, Any]:

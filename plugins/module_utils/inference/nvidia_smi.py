@@ -268,13 +268,11 @@ def _errors_in(gpus: Iterable[Gpu]) -> list[SmiError]:
 
 def gpu_error(gpu: Gpu, message: str) -> SmiError:
     """Return the error that ``gpu`` shows ``message`` in place of values, naming it as well as can be."""
-    index = gpu.get("index") if not bad_cell(str(gpu.get("index", ""))) else None
-    named = next((f"{gpu[key]}" for key in ("pci.bus_id", "uuid") if gpu.get(key) and not bad_cell(gpu[key])), "")
-    number = f"GPU{index}" if index is not None else "GPU"
-    bus_id = gpu.get("pci.bus_id") if not bad_cell(str(gpu.get("pci.bus_id", ""))) else None
-    return SmiError(
-        f"{number}{': ' if named and index is not None else ' '}{named}: {message}", "gpu-lost", index, bus_id
-    )
+    known = {key: gpu[key] for key in ("index", "pci.bus_id", "uuid") if gpu.get(key) and not bad_cell(gpu[key])}
+    index, bus_id = known.get("index"), known.get("pci.bus_id")
+    where = bus_id or known.get("uuid") or ""
+    who = f"GPU{index or ''} {where}".strip()
+    return SmiError(f"{who}: {message}", "gpu-lost", index, bus_id)
 
 
 _LISTED = re.compile(r"^\s*GPU\s+(\d+): (.*?)\s*\(UUID: ([^()\s][^()]*)\)\s*$")

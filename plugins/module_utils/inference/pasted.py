@@ -78,7 +78,7 @@ def clean(text: str) -> Pasted:
     commands: list[str] = []
     for line in _without_pipes(lines):
         command = _COMMAND.match(line) if "nvidia-smi" in line else None
-        if command and "name=" not in line:
+        if command and "name=" not in line and "not found" not in line:
             commands.append(" ".join(command["arguments"].split()))
         elif not _PROMPT_ONLY.match(line) and not _OTHER_COMMAND.match(line):
             kept.append(line)

@@ -96,7 +96,7 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
      r"(?: Please also try adding directory that contains [\w.-]+ to your system PATH\.)?"),
     ("library-missing", "shared libraries", r"[^\n]*nvidia-smi: error while loading shared libraries: [^\n]*"),
     ("program-missing", "not found", r"[^\n]*\bnvidia-smi['\u2019\"]?: (?:command )?not found[^\n]*"
-     r"|[^\n]*Command 'nvidia-smi' not found[^\n]*"),
+     r"|[^\n]*Command 'nvidia-smi' not found[^\n]*|[^\n]*command not found: nvidia-smi[^\n]*"),
     ("program-missing", "no such file", r"[^\n]*nvidia-smi: No such file[^\n]*"),
     ("program-missing", "is not recognized as",
      r"[^\n]*'nvidia-smi' is not recognized as [^\n]*(?:\noperable program[^\n]*)?"),
