@@ -6,6 +6,8 @@ Opt-in: it needs ``--wheels DIR`` alone.
 
 from __future__ import annotations
 
+import ast
+import builtins
 from pathlib import Path
 
 import patch_trees
@@ -41,6 +43,36 @@ def test_apply_compile_and_revert(releases: list[Release]) -> None:
             assert contents(tree) != fresh
             ledger.plan(entries, tree, revert=True).execute()
             assert contents(tree) == fresh, release.version
+
+
+def bound(source: bytes) -> set[str]:
+    """Return every name that a file binds somewhere, and the built-in ones."""
+    names = set(dir(builtins))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def used(source: bytes) -> set[str]:
+    return {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def test_names_that_only_the_added_lines_use_are_bound(releases: list[Release]) -> None:
+    entries = ledger.load(patch_trees.real())
+    every = [entry.id for entry in entries]
+    for release in releases:
+        with release_wheels.unpacked(release, entries) as tree:
+            ids = [s.id for s in ledger.plan(entries, tree, [], acknowledged=every).before if s.state == "applies"]
+            for change in ledger.plan(entries, tree, ids, acknowledged=every).changes:
+                unknown = used(change.after) - used(change.before) - bound(change.after)
+                assert unknown == set(), (release.version, change.file)
 
 
 def test_no_conflict_anywhere(releases: list[Release]) -> None:
