@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from inference import topology
@@ -123,3 +125,12 @@ def test_answers_that_can_not_be_known(text: str, reason: str) -> None:
     document = topology.parse(text)
     assert reason in document["reason"]
     assert topology.exit_code(document) == 3
+
+
+def test_versions_that_newer_drivers_call_otherwise() -> None:
+    folder = Path(__file__).parent / "fixtures" / "nvidia-smi"
+    text, xml = ((folder / name).read_text() for name in ("h200x2_q.txt", "h200x2_q.xml"))
+    text = text.replace("Driver Version", "KMD Version   ").replace("CUDA Version", "CUDA UMD Version")
+    xml = xml.replace("driver_version>", "kmd_version>").replace("cuda_version>", "cuda_umd_version>")
+    for document in (topology.parse(text), topology.parse(xml)):
+        assert (document["driver_version"], document["cuda_version"]) == ("580.159.04", "13.0")

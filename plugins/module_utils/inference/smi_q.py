@@ -109,6 +109,8 @@ _GPU_LINE = re.compile(r"^(\s*)GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{
 _PAIR = re.compile(r"^(?P<indent>\s*)(?P<key>\S(?:.*?\S)?)\s+:(?:\s(?P<value>.*))?$")
 _XML_START = re.compile(r"<\?xml|<nvidia_smi_log")
 _XML_END = "</nvidia_smi_log>"
+_RENAMED = {"driver_version": "kmd_version", "cuda_version": "cuda_umd_version"}
+"""Names of versions, and those that drivers of the 610 series give them."""
 _INDENT = 4
 _VALUE_KEY = ""
 """Where a line has both a value and lines under it (HW Slowdown), its own value lies under this key."""
@@ -140,9 +142,7 @@ def read_xml(text: str, errors: list[SmiError]) -> dict[str, Any]:
     except ElementTree.ParseError as error:
         raise Unreadable(f"the XML is damaged: {error}", "q") from error
     gpus = [_from_xml(element) for element in root.findall("gpu")]
-    top = {
-        tag: (root.findtext(tag) or "").strip() or None for tag in ("driver_version", "cuda_version", "attached_gpus")
-    }
+    top = {element.tag: (element.text or "").strip() for element in root if not len(element)}
     return _facts(top, gpus, errors)
 
 
@@ -206,11 +206,12 @@ def _at(tree: Tree, path: str) -> str | None:
     return node if isinstance(node, str) else None
 
 
-def _facts(top: dict[str, str | None], gpus: list[Gpu], errors: list[SmiError]) -> dict[str, Any]:
+def _facts(top: dict[str, str], gpus: list[Gpu], errors: list[SmiError]) -> dict[str, Any]:
     attached = top.get("attached_gpus")
+    versions = {name: top.get(name) or top.get(renamed) for name, renamed in _RENAMED.items()}
     facts: dict[str, Any] = {
         "kind": "q",
-        **{key: value for key, value in top.items() if value and key != "attached_gpus"},
+        **{name: version for name, version in versions.items() if version},
         "gpu_count": int(attached) if attached and attached.isdigit() else len(gpus),
         "gpus": gpus,
         **stated([*errors, *_errors_in(gpus)]),
@@ -244,7 +245,7 @@ def _bad(node: Any) -> Iterable[str]:
 
 def read_text(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
     """Read ``nvidia-smi -q`` in its text form. Raises Unreadable where indentation or the end is lost."""
-    top: dict[str, str | None] = {}
+    top: dict[str, str] = {}
     blocks: list[tuple[str, list[str]]] = []
     for line in _unwrapped([line.expandtabs(4) for line in lines]):
         start = _GPU_LINE.match(line)
@@ -254,10 +255,10 @@ def read_text(lines: Sequence[str], errors: list[SmiError]) -> dict[str, Any]:
         elif blocks and not _ends_block(line, blocks[-1][1]):
             blocks[-1][1].append(line)
         elif pair:
-            top[pair["key"].lower().replace(" ", "_")] = (pair["value"] or "").strip() or None
+            top[pair["key"].lower().replace(" ", "_")] = (pair["value"] or "").strip()
     gpus = [_from_text(bus_id, block) for bus_id, block in blocks]
     _check_end(gpus, blocks)
-    return _facts({key: top.get(key) for key in ("driver_version", "cuda_version", "attached_gpus")}, gpus, errors)
+    return _facts(top, gpus, errors)
 
 
 def _ends_block(line: str, block: Sequence[str]) -> bool:

@@ -24,6 +24,8 @@ Check = Callable[[Facts, Expectation], Result]
 _SAME = "same NUMA node"
 _ACROSS = "different NUMA nodes"
 _BUSY_PERCENT = 50
+NO_GPU = "no NVIDIA GPU is on this host's PCI bus: what nvidia-smi shows is elsewhere, or is replayed"
+"""Why the kernel's own view is not compared with what nvidia-smi shows."""
 
 
 def listed(items: Iterable[str], limit: int = 12) -> str:
@@ -89,6 +91,10 @@ def check_count(facts: Facts, expect: Expectation) -> Result:
             "the same number everywhere",
             "a GPU comes and goes, or the answers are of different hosts or times: collect them anew",
         )
+
+
+def check_ids(facts: Facts, _: Expectation) -> Result:
+    """Find gaps in the GPU numbers: a text that was cut down, or GPUs that are not visible here."""
     ids = facts.topology["gpu_ids"] if facts.topology else []
     if ids and ids != list(range(len(ids))):
         yield Finding(
@@ -255,6 +261,9 @@ def check_numa(facts: Facts, expect: Expectation) -> Result:
 
 
 def _check_affinity(facts: Facts, document: Mapping[str, Any]) -> Result:
+    if facts.live and not facts.pci:
+        yield NotChecked("cpu-affinity", NO_GPU)
+        return
     if not facts.numa_cpus:
         yield NotChecked("cpu-affinity", "the CPUs of the NUMA nodes are not known (lscpu)")
         return
@@ -470,7 +479,7 @@ def _why_unread(facts: Facts, name: str) -> str:
 
 
 GPU_CHECKS: tuple[Check, ...] = (
-    *(check_answers, check_count, check_capability, check_mig, check_links, check_numa),
+    *(check_answers, check_count, check_ids, check_capability, check_mig, check_links, check_numa),
     *(check_pcie, check_p2p, check_driver),
 )
 """Checks of what nvidia-smi says, in the order in which they are reported."""

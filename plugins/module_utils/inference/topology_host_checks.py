@@ -8,18 +8,17 @@ from typing import Any
 
 from .expectations import Expectation
 from .findings import Finding, NotChecked
-from .topology_checks import Check, Result, listed
+from .topology_checks import NO_GPU, Check, Result, listed
 from .topology_facts import Facts, bdf, value
 
 _OFF = frozenset(("off", "pt", "soft", "0"))
-_NO_GPU = "no NVIDIA GPU is on this host's PCI bus: what nvidia-smi shows is elsewhere, or is replayed"
 
 
 def _pci(facts: Facts) -> tuple[Mapping[str, Any] | None, str]:
     """Return the PCI devices that matter, or None and why they are not known."""
     if facts.pci:
         return facts.pci, ""
-    return None, _NO_GPU if facts.live else "neither lspci -vv nor a live host was given"
+    return None, NO_GPU if facts.live else "neither lspci -vv nor a live host was given"
 
 
 def check_acs(facts: Facts, _: Expectation) -> Result:
@@ -120,7 +119,7 @@ def check_kernel(facts: Facts, expect: Expectation) -> Result:
 def _check_aspm(facts: Facts) -> Result:
     policy = facts.host.get("aspm_policy") or ""
     if facts.live and not facts.pci:
-        yield NotChecked("pcie-aspm", _NO_GPU)
+        yield NotChecked("pcie-aspm", NO_GPU)
     elif facts.kernel_parameters is None:
         yield NotChecked("pcie-aspm", "the kernel command line is not known")
     elif facts.kernel_parameters.get("pcie_aspm") != "off" and "[performance]" not in policy:
