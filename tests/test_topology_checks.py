@@ -314,6 +314,40 @@ def test_without_root_acs_is_not_checked(host: Host) -> None:
     assert "only root can read it" in why
 
 
+def test_the_library_may_leave_out_the_last_part_of_its_version(host: Host) -> None:
+    for version, levels in (("595.58", []), ("595.57", ["critical"])):
+        (host.root / f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{DRIVER}").unlink(missing_ok=True)
+        host.write(f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}", "")
+        assert [f.level for f in host.report().findings if f.id == "driver-mismatch"] == levels
+        (host.root / f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}").unlink()
+
+
+def test_without_journalctl_the_ring_buffer_is_read(host: Host) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(argv: Sequence[str], timeout: float) -> Answer:
+        asked.append(tuple(argv))
+        if argv[0] == "journalctl":
+            return Answer(127, "", "journalctl: command not found")
+        if argv[0] == "dmesg":
+            return Answer(0, "[ 1.0] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n")
+        return host.run(argv, timeout)
+
+    facts = topology.collect(run, host.root)
+    assert ("dmesg",) in asked
+    assert "xid" in {finding.id for finding in topology.check(facts, EXPECTED).at("critical")}
+
+
+def test_a_virtual_machine_without_bridges_is_not_checked_for_acs(host: Host) -> None:
+    for port in host.root.glob("sys/devices/pci*/*"):
+        for gpu in port.glob("0000:*"):
+            (host.root / "sys/bus/pci/devices" / gpu.name).unlink()
+            target = gpu.rename(port.parent / gpu.name)
+            (host.root / "sys/bus/pci/devices" / gpu.name).symlink_to(target)
+    why = next(entry.why for entry in host.report().not_checked if entry.id == "acs-redirect")
+    assert "a virtual machine hides them" in why
+
+
 def test_a_segment_that_is_mapped_is_not_stale(host: Host) -> None:
     host.write("dev/shm/nccl-AbCdEf", "")
     host.write("proc/77/maps", "7f00-7f01 rw-s 00000000 00:19 5 /dev/shm/nccl-AbCdEf\n")

@@ -38,6 +38,10 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 """Every command that is run, by the name under which its answer is known."""
 
+KERNEL_LOG = "kernel log"
+MISSING = 127
+"""Exit code of a program that is not there, as shells have it."""
+
 NVIDIA_SMI = frozenset(name for name, argv in COMMANDS.items() if argv[0] == "nvidia-smi")
 """Those without whose answer a host can't be judged."""
 
@@ -80,7 +84,7 @@ def run_command(argv: Sequence[str], timeout: float) -> Answer:
         )
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        return Answer(127, "", f"{argv[0]}: {'command not found' if missing else error.strerror}")
+        return Answer(MISSING, "", f"{argv[0]}: {'command not found' if missing else error.strerror}")
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -94,6 +98,8 @@ def collect(parse: Parse, run: Run = run_command, root: Path = Path("/"), timeou
     """Return the facts of the host. ``root`` is where /proc, /sys, /dev and /etc are looked for."""
     with ThreadPoolExecutor(len(COMMANDS)) as pool:
         answers = dict(zip(COMMANDS, pool.map(lambda argv: run(argv, timeout), COMMANDS.values()), strict=True))
+    if answers[KERNEL_LOG].code == MISSING:
+        answers[KERNEL_LOG] = run(("dmesg",), timeout)
     facts = Facts(live=True)
     for name, answer in answers.items():
         _add_answer(facts, name, answer, parse)
@@ -110,7 +116,7 @@ def _add_answer(facts: Facts, name: str, answer: Answer, parse: Parse) -> None:
         facts.timeouts[name] = answer.seconds
         return
     text = answer.out + ("\n" + answer.err if answer.err.strip() else "")
-    if name == "kernel log":
+    if name == KERNEL_LOG:
         _add_kernel_log(facts, answer, parse)
         return
     document = dict(parse(text))
@@ -124,7 +130,7 @@ def _add_answer(facts: Facts, name: str, answer: Answer, parse: Parse) -> None:
 def _add_kernel_log(facts: Facts, answer: Answer, parse: Parse) -> None:
     if answer.code or not answer.out.strip():
         why = " ".join(answer.err.split())[:200] or "it is empty here: a container, or no right to read it"
-        facts.unread["kernel log"] = why
+        facts.unread[KERNEL_LOG] = why
         return
     document = parse(answer.out)
     found = document.get("kind") == "kernel_log"

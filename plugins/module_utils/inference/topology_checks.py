@@ -76,7 +76,8 @@ def check_count(facts: Facts, expect: Expectation) -> Result:
         yield Finding(
             "gpu-count",
             "critical",
-            f"{'/'.join(str(n) for n in sorted(set(wrong)))} GPUs instead of {expect.gpu_count}",
+            f"{'/'.join(str(n) for n in sorted(set(wrong)))} GPU{'' if set(wrong) == {1} else 's'}"
+            f" instead of {expect.gpu_count}",
             seen,
             f"{expect.gpu_count} GPUs",
             "a GPU that is missing: look for it with `lspci -d 10de:`, for Xid 79 in the kernel log, and at its power"
@@ -456,7 +457,7 @@ def check_driver(facts: Facts, expect: Expectation) -> Result:
         return  # nvidia-smi said so itself
     if len(versions) < 2:  # noqa: PLR2004 (one of them says nothing about the other)
         yield NotChecked("driver-mismatch", "needs the versions of both the kernel module and the library")
-    elif len({_parts(text) for text in versions.values()}) > 1:
+    elif not _agree(versions.values()):
         yield Finding(
             "driver-mismatch",
             "critical",
@@ -470,6 +471,12 @@ def check_driver(facts: Facts, expect: Expectation) -> Result:
 
 def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _agree(versions: Iterable[str]) -> bool:
+    """Whether these are one version. NVML leaves out the last part of its own (580.159 is 580.159.04)."""
+    longest, *others = sorted({_parts(text) for text in versions}, key=len, reverse=True)
+    return all(longest[: len(parts)] == parts for parts in others)
 
 
 def _why_unread(facts: Facts, name: str) -> str:

@@ -34,6 +34,8 @@ def check_acs(facts: Facts, _: Expectation) -> Result:
     unread = [name for name, device in bridges.items() if device.get("acs_unread") or device.get("access_denied")]
     if unread or not known:
         why = f"{listed(unread, 4)}: only root can read it" if unread else "no bridge's ACSCtl is shown"
+        if facts.live and not bridges:
+            why = "no bridge is above the GPUs here: a virtual machine hides them"
         yield NotChecked("acs-redirect", why)
     redirecting = [f"{name} ({_controls(device)})" for name, device in known.items() if device["acs_redirect"]]
     if redirecting:
