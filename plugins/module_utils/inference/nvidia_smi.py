@@ -8,12 +8,12 @@ GPUs are dicts by the field names of ``--query-gpu``, values as printed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .matrix import Unreadable
 from .pasted import rejoinings
-from .smi_error import SmiError, bad_cell, smi_error
+from .smi_error import SmiError, bad_cell
 
 Gpu = dict[str, Any]
 
@@ -446,19 +446,20 @@ def _table_gpus(lines: Iterable[str]) -> list[Gpu]:
     return gpus
 
 
+def _spaced(value: str) -> str:
+    """Return a value of the table as ``--query-gpu`` prints it: ``188W`` is ``188 W``."""
+    return re.sub(r"(?<=\d)(?=[A-Za-z%])", " ", value)
+
+
 def _second_line(match: re.Match[str]) -> Gpu:
-    spaced: Callable[[str], str] = lambda value: re.sub(r"(?<=\d)(?=[A-Za-z%])", " ", value)  # noqa: E731 (one expression)
     return {
-        "fan.speed": spaced(match["fan"]),
+        "fan.speed": _spaced(match["fan"]),
         "temperature.gpu": match["temp"].rstrip("C"),
         "pstate": match["pstate"],
-        "power.draw": spaced(match["draw"]),
-        "power.limit": spaced(match["limit"]),
-        "memory.used": spaced(match["used"]),
-        "memory.total": spaced(match["total"]),
-        "utilization.gpu": spaced(match["util"]),
+        "power.draw": _spaced(match["draw"]),
+        "power.limit": _spaced(match["limit"]),
+        "memory.used": _spaced(match["used"]),
+        "memory.total": _spaced(match["total"]),
+        "utilization.gpu": _spaced(match["util"]),
         "compute_mode": match["mode"],
     }
-
-
-__all__ = ["read_list", "read_query", "read_table", "read_version", "smi_error"]

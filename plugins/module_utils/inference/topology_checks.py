@@ -16,7 +16,7 @@ from .expectations import Expectation
 from .findings import Finding, Level, NotChecked
 from .host_files import cpus
 from .smi_error import CAUSES
-from .topology_facts import Facts, bdf, named, number, value
+from .topology_facts import Facts, named, number, value
 
 Result = Iterator[Finding | NotChecked]
 Check = Callable[[Facts, Expectation], Result]
@@ -490,5 +490,3 @@ GPU_CHECKS: tuple[Check, ...] = (
     *(check_pcie, check_p2p, check_driver),
 )
 """Checks of what nvidia-smi says, in the order in which they are reported."""
-
-__all__ = ["GPU_CHECKS", "Check", "Result", "bdf", "listed"]
