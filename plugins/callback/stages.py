@@ -48,7 +48,7 @@ class CallbackModule(CallbackBase):
             stage = list(self._seconds)[-1]
         self._open = (stage, task.get_name(), time.monotonic())
 
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002, FBT001
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
         """Begin a task."""
         self._begin(task)
 
