@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
+RECURSIVE_ERRORS_SINCE = 250
+"""The first systemd whose ``systemd-analyze verify`` knows ``--recursive-errors=`` (its NEWS file)."""
+
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -62,6 +65,8 @@ class UnitState:
     restarts: int
     exit_code: str
     """How the main process ended last, such as ``exited 1`` or ``killed 9``; empty while it never did."""
+    job: int = 0
+    """Number of the job that waits or runs for the unit; 0 when systemd has nothing left to do with it."""
 
     @property
     def serving(self) -> bool:
@@ -71,7 +76,7 @@ class UnitState:
 
 SHOWN = (
     *("LoadState", "ActiveState", "SubState", "Result", "StatusText", "MainPID", "NRestarts"),
-    *("ExecMainCode", "ExecMainStatus"),
+    *("ExecMainCode", "ExecMainStatus", "Job"),
 )
 
 
@@ -89,6 +94,7 @@ def unit_state(unit: str) -> UnitState:
         main_pid=int(facts.get("MainPID") or 0),
         restarts=int(facts.get("NRestarts") or 0),
         exit_code=f"{how} {facts.get('ExecMainStatus', '')}" if how else "",
+        job=int(facts.get("Job") or 0),
     )
 
 
@@ -97,35 +103,60 @@ def enabled(unit: str) -> bool:
     return systemctl("is-enabled", "--", unit, check=False).strip() == "enabled"
 
 
-def systemctl(*words: str, check: bool = True) -> str:
-    """Run systemctl and return what it prints."""
-    result = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=600)
+def systemctl(*words: str, check: bool = True, timeout: int = 3600) -> str:
+    """Run systemctl and return what it prints. ``timeout`` is in seconds: stopping a unit may take its whole drain."""
+    result = _run("systemctl", *words, timeout=timeout)
     if check and result.returncode:
         raise SystemdError(f"systemctl {' '.join(words)}: {result.stderr.strip() or result.stdout.strip()}")
     return result.stdout
+
+
+def version() -> int:
+    """Return systemd's version, such as 252."""
+    said = systemctl("--version")
+    number = re.match(r"systemd (\d+)", said)
+    if number is None:
+        raise SystemdError(f"systemctl --version: seen {said[:80]!r}, expected 'systemd NUMBER'")
+    return int(number[1])
 
 
 def verify(folder: Path, unit: str) -> list[str]:
     """Check a unit and its drop-ins that lie in ``folder`` as they will lie in /etc/systemd/system.
 
     ``systemd-analyze verify`` exits 0 on unknown keys and bad values (seen with 252) and only complains on stderr, so
-    every line there counts. Returns the complaints, an empty list when the unit is right.
+    every line there counts. Before 250 it can't be told to leave out units that this one depends on, so only lines
+    that name this unit count there. Returns the complaints, an empty list when the unit is right.
     """
-    result = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(folder / unit)],
-        env=os.environ | {"SYSTEMD_UNIT_PATH": f"{folder}:", "LC_ALL": "C"},
-        capture_output=True, text=True, check=False, timeout=60,
+    alone = version() >= RECURSIVE_ERRORS_SINCE
+    words = ["--man=no", *(["--recursive-errors=no"] if alone else []), str(folder / unit)]
+    result = _run(
+        "systemd-analyze", "verify", *words, environment={"SYSTEMD_UNIT_PATH": f"{folder}:", "LC_ALL": "C"}
     )  # fmt: skip
-    complaints = [line for line in result.stderr.splitlines() if line.strip()]
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    complaints = lines if alone else [line for line in lines if unit in line]
     if result.returncode and not complaints:
-        complaints = [f"systemd-analyze verify exited {result.returncode} without a word"]
-    return complaints
+        complaints = [*lines, f"systemd-analyze verify exited {result.returncode}"]
+    return [line.replace(f"{folder}/", "") for line in complaints]
 
 
 def journal(unit: str, lines: int = 30) -> list[str]:
     """Return the last lines of a unit's journal, without timestamps; empty where it cannot be read."""
-    result = subprocess.run(
-        ["journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output=cat"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    try:
+        result = _run("journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output=cat")
+    except SystemdError:
+        return []
     return result.stdout.splitlines()
+
+
+def _run(
+    *words: str, timeout: int = 60, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            words, env=os.environ | dict(environment or {}),
+            capture_output=True, text=True, errors="replace", check=False, timeout=timeout,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise SystemdError(f"{' '.join(words)}: no answer in {timeout} s") from error
+    except OSError as error:
+        raise SystemdError(f"{words[0]} cannot be run ({error.strerror}); this host needs systemd") from error
