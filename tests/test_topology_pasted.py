@@ -68,6 +68,17 @@ def test_a_cut_matrix_is_whole_or_rejected(name: str) -> None:
         )
 
 
+def test_a_cut_inside_the_last_field_is_seen_although_other_rows_are_blank() -> None:
+    head = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    whole = head + "GPU0\t X \tPIX\tN/A\t\t\tN/A\nGPU1\tPIX\t X \t0-1\t0-3\t\tN/A"
+    assert topology.parse(whole)["numa_per_gpu"] == [None, "0-3"]
+    assert "the matrix is cut off" in topology.parse(whole[: whole.index("-3")])["reason"]
+
+
+def test_a_digit_that_is_no_number_does_not_crash() -> None:
+    assert topology.exit_code(topology.parse("0\n²", "query")) in (0, 3)
+
+
 def test_a_markdown_table_is_a_matrix() -> None:
     table = "|      | GPU0 | GPU1 |\n|------|------|------|\n| GPU0 | X | **NODE** |\n| GPU1 | NODE | X |\n"
     assert topology.parse(table)["links"] == [["X", "NODE"], ["NODE", "X"]]

@@ -194,7 +194,7 @@ def _device(path: Path) -> dict[str, Any]:
         ("link_capability", "max_link_speed", "max_link_width"),
     ):
         texts = _read(path / speed), _read(path / width)
-        if texts[0] and texts[1] and texts[1].isdigit():
+        if texts[0] and texts[1] and texts[1].isdecimal():
             device[key] = {"speed": texts[0], "gen": pcie.generation(texts[0]), "width": int(texts[1])}
     device["numa_node"] = _read(path / "numa_node")
     group = path / "iommu_group"
@@ -215,7 +215,7 @@ def _add_processes(facts: Facts, root: Path) -> None:
     """Add who uses the GPUs: the unit each process belongs to and its locked-memory limit."""
     pids = {process.get("pid") for gpu in facts.gpus for process in gpu.get("processes") or []}
     processes = {}
-    for pid in sorted(pid for pid in pids if isinstance(pid, str) and pid.isdigit()):
+    for pid in sorted(pid for pid in pids if isinstance(pid, str) and pid.isdecimal()):
         group = _read(root / "proc" / pid / "cgroup") or ""
         limits = re.search(r"Max locked memory\s+(\S+)", _read(root / "proc" / pid / "limits") or "")
         processes[pid] = {

@@ -82,7 +82,7 @@ def numa(text: str) -> Facts | None:
         "numa_nodes": len(nodes),
         "numa_cpus": nodes,
         "online_cpus": pairs.get("On-line CPU(s) list"),
-        "sockets": int(pairs["Socket(s)"]) if pairs.get("Socket(s)", "").isdigit() else None,
+        "sockets": int(pairs["Socket(s)"]) if pairs.get("Socket(s)", "").isdecimal() else None,
         "cpu_model": pairs.get("Model name"),
     }
 

@@ -420,7 +420,7 @@ def _check_whole(header: _Header, rows: dict[int, _Row], block: _Block, pasted: 
     is_last = not any(line.strip() for line in pasted.lines[block.last_line + 1 :])
     others = [row for row in rows.values() if row is not final]
     ends_open = bool(pasted.lines[-1].strip())
-    if is_last and ends_open and any(_is_cut(final, row) for row in others):
+    if is_last and ends_open and any(_is_cut(final, row) or final.fields < row.fields for row in others):
         raise Unreadable(f"row GPU{block.rows[-1][0]} ends inside its affinity: the matrix is cut off")
     most = max(row.printed for row in rows.values())
     shown = final.printed if ends_open else max(final.printed, final.fields)

@@ -221,14 +221,14 @@ def _named_by_form(rows: list[list[str]]) -> list[str]:
     for place, values in enumerate(zip(*rows, strict=True)):
         fitting = [name for name, form in _CERTAIN if all(form.fullmatch(value) for value in values)]
         if not place and len(values) > 1 and list(values) == sorted(set(values), key=_as_number):
-            fitting = fitting or (["index"] if all(value.isdigit() for value in values) else [])
+            fitting = fitting or (["index"] if all(value.isdecimal() for value in values) else [])
         taken = not fitting or fitting[0] in names
         names.append(f"column_{place + 1}" if taken else fitting[0])
     return names
 
 
 def _as_number(text: str) -> int:
-    return int(text) if text.isdigit() else -1
+    return int(text) if text.isdecimal() else -1
 
 
 def _refuse_other_queries(names: Sequence[str]) -> None:
@@ -251,7 +251,7 @@ def _check_rows(gpus: list[Gpu]) -> None:
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             raise Unreadable(f"{key} {', '.join(twice)} appears more than once: several samples in one text?", "query")
-    counts = {gpu["count"] for gpu in gpus if gpu.get("count", "").isdigit()}
+    counts = {gpu["count"] for gpu in gpus if gpu.get("count", "").isdecimal()}
     if counts and counts != {str(len(gpus))}:
         raise Unreadable(f"the rows say {', '.join(sorted(counts))} GPUs, but there are {len(gpus)} rows", "query")
 

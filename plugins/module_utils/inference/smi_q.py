@@ -212,7 +212,7 @@ def _facts(top: dict[str, str], gpus: list[Gpu], errors: list[SmiError]) -> dict
     facts: dict[str, Any] = {
         "kind": "q",
         **{name: version for name, version in versions.items() if version},
-        "gpu_count": int(attached) if attached and attached.isdigit() else len(gpus),
+        "gpu_count": int(attached) if attached and attached.isdecimal() else len(gpus),
         "gpus": gpus,
         **stated([*errors, *_errors_in(gpus)]),
     }
