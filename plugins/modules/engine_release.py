@@ -157,6 +157,18 @@ name:
   description: The release's name. Null when the interpreter is not there yet (C(phase=status), check mode).
   type: str
   returned: always
+engine:
+  description: The engine.
+  type: str
+  returned: when the lock was given or the release is sealed
+version:
+  description: Its version.
+  type: str
+  returned: when the lock was given or the release is sealed
+variant:
+  description: What it is built for.
+  type: str
+  returned: when the lock was given or the release is sealed
 id:
   description: The release's id.
   type: str
@@ -241,7 +253,18 @@ class Task:
             "prune": self.prune,
         }
         result = phases[self.params["phase"]]()
-        return {"problems": [], "timings": self.clock.seconds, **result}
+        return {"problems": [], "timings": self.clock.seconds, **self._identity(result), **result}
+
+    def _identity(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return engine, version and variant: of the lock, or of the sealed release that was named."""
+        keys = ("engine", "version", "variant")
+        if self.params["lock"]:
+            lock = self._lock()
+            return {key: getattr(lock, key) for key in keys}
+        if result["state"] == "sealed":
+            record = self._named().record()
+            return {key: record[key] for key in keys}
+        return {}
 
     # --- status ---
 

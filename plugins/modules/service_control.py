@@ -65,18 +65,23 @@ def follow(unit: str, timeout: int) -> tuple[systemd.UnitState, list[dict[str, A
         seen = phase(state.status) or state.sub
         if not phases or phases[-1]["phase"] != seen:
             phases.append({"seconds": round(now, 1), "phase": seen})
-        # after a failed start systemd waits RestartSec and tries again; the first failure is the answer
-        if state.active not in ("activating", "deactivating", "reloading") or state.sub == "auto-restart":
+        # a job that is still queued says nothing yet: the unit waits for others, or has not begun to stop;
+        # after a failed start systemd waits RestartSec and tries again: the first failure is the answer
+        settled = not state.job and state.active not in ("activating", "deactivating", "reloading")
+        if settled or state.sub == "auto-restart":
             return state, phases
         if now > timeout:
             return state, phases
         time.sleep(POLL_S)
 
 
-def cause(instance: str) -> dict[str, Any]:
-    """Return what the supervisor recorded about the failure."""
+def cause(instance: str, since: float) -> dict[str, Any]:
+    """Return what the supervisor recorded about a failure after ``since`` (Unix time): the record outlives a success."""
+    file = generations.RUNTIME_ROOT / instance / "last-failure.json"
     try:
-        found = json.loads((generations.RUNTIME_ROOT / instance / "last-failure.json").read_text())
+        if file.stat().st_mtime < since:
+            return {}
+        found = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -84,7 +89,7 @@ def cause(instance: str) -> dict[str, Any]:
 
 def start(module: AnsibleModule, unit: str) -> None:
     """(Re)start the unit, follow it, and leave the module with the result."""
-    began = time.monotonic()
+    began, since = time.monotonic(), time.time()
     state = systemd.unit_state(unit)
     if state.load != "loaded":
         module.fail_json(msg=f"{unit} cannot be started: systemd says {state.load}. See systemctl status {unit}.")
@@ -98,7 +103,7 @@ def start(module: AnsibleModule, unit: str) -> None:
         module.exit_json(changed=True, **result)
     # stopped, so that nothing keeps retrying behind the play while files are exchanged
     systemd.systemctl("stop", unit, check=False)
-    known = cause(module.params["instance"])
+    known = cause(module.params["instance"], since)
     said = known.get("what") or state.status or state.result
     module.fail_json(
         msg=f"{unit} did not become ready in {result['seconds']} s: {said} ({state.result or 'timeout'}, "
@@ -121,6 +126,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     unit, wanted = module.params["unit"], module.params["state"]
+    if not unit:
+        module.fail_json(msg=f"nothing is installed for {module.params['instance']}; run site.yml first")
     try:
         state = systemd.unit_state(unit)
         unwilling = module.params["enabled"] and not systemd.enabled(unit)

@@ -109,6 +109,12 @@ def complaints(generation: generations.Generation) -> list[str]:
         shutil.rmtree(folder)
 
 
+def retire(unit: str) -> None:
+    """Stop a unit that another one takes the place of, and never start it again."""
+    if systemd.unit_state(unit).load == "loaded":
+        systemd.systemctl("disable", "--now", "--quiet", "--", unit)
+
+
 def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
     """Make the wanted generation the installed one."""
     previous = store.current()
@@ -119,7 +125,11 @@ def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
         said = complaints(wanted)
         if said:
             module.fail_json(msg=f"{wanted.unit} is not right; nothing was changed:\n  " + "\n  ".join(said))
+        if difference.plan.unknown_owners:
+            raise managed_files.ManagedFilesError(f"no such user or group: {', '.join(difference.plan.unknown_owners)}")
         store.keep(wanted)
+        if difference.replaced_unit:  # while systemd still has its file: it would go on serving on the same port
+            retire(difference.replaced_unit)
         managed_files.apply(difference.plan)
         systemd.systemctl("daemon-reload")
         store.installed(wanted)
@@ -152,6 +162,15 @@ def look(store: generations.Store) -> dict[str, Any]:
     }
 
 
+def promote(module: AnsibleModule, store: generations.Store, generation: str | None) -> bool:
+    """Record that the installed generation passed, and say whether that is news."""
+    if generation is None:
+        raise generations.GenerationError(f"nothing is installed for {store.instance}; run site.yml first")
+    if module.check_mode:
+        return generation != store.last_known_good()
+    return store.promote(generation, module.params["evidence"], module.params["keep"])
+
+
 def action(unit: systemd.UnitState, running: str | None, generation: str | None) -> str:
     """Say what the service needs so that it runs the installed generation."""
     if unit.active in ("inactive", "failed", ""):
@@ -180,8 +199,8 @@ def main() -> None:
     try:
         changes = module.params["operation"] in ("install", "restore")
         result = install(module, store) if changes else look(store)
-        if module.params["operation"] == "promote" and result["generation"] and not module.check_mode:
-            result["changed"] = store.promote(result["generation"], module.params["evidence"], module.params["keep"])
+        if module.params["operation"] == "promote":
+            result["changed"] = promote(module, store, result["generation"])
         unit = systemd.unit_state(result["unit"]) if result["unit"] else None
     except (generations.GenerationError, managed_files.ManagedFilesError, systemd.SystemdError) as error:
         module.fail_json(msg=str(error))

@@ -47,6 +47,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, instances, toolkit
 
 
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach an engine that listens everywhere
+
+
+def url(host: str, port: int) -> str:
+    """Return the engine's URL as seen from its own host."""
+    host = ANYWHERE.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def command(generation: generations.Generation, mode: str, folder: Path) -> list[str]:
     """Return the command line of the test for an installed generation."""
     settings = Path(f"/etc/inference/{generation.instance}")
@@ -54,7 +63,7 @@ def command(generation: generations.Generation, mode: str, folder: Path) -> list
     return [
         f"/opt/inference/releases/{generation.release}/venv/bin/python", "-I",
         f"{toolkit.ROOT}/{generation.toolkit}/scripts/smoke", "--json",
-        "--url", f"http://{engine['host']}:{engine['port']}",
+        "--url", url(engine["host"], engine["port"]),
         "--profile", str(settings / "smoke.json"),
         "--history", str(folder / "smoke"),
         *(["--quick"] if mode == "quick" else []),
@@ -88,12 +97,15 @@ def main() -> None:
     proved = current is not None and current == store.last_known_good()
     mode = ("quick" if proved else "full") if module.params["mode"] == "auto" else module.params["mode"]
     if module.check_mode:
-        module.exit_json(changed=not proved, passed=True, mode=mode, report={}, generation=current, promoted=not proved)
+        news = not proved and mode == "full"
+        module.exit_json(changed=news, passed=True, mode=mode, report={}, generation=current, promoted=news, engaged={})
     if current is None:
         module.fail_json(msg=f"nothing is installed for {store.instance}; run site.yml first")
-    (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
     try:
+        (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
         report = run(module, command(store.load(current), mode, store.folder))
+    except KeyError as error:
+        module.fail_json(msg=f"{store.instance}: supervisor.json says no {error}; run site.yml")
     except (generations.GenerationError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     passed = bool(report.get("ok"))

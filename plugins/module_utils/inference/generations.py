@@ -29,6 +29,7 @@ from .managed_files import Entry
 SCHEMA = 1
 STATE_ROOT = Path("/var/lib/inference")
 RUNTIME_ROOT = Path("/run/inference")
+SETTINGS_ROOT = Path("/etc/inference")
 
 PLACEHOLDER = "@generation@"
 """Stands in a file's content for the id of its generation, which cannot be known before the content is."""
@@ -100,6 +101,8 @@ class Difference:
     plan: managed_files.Plan
     drift: list[str] = field(default_factory=list)
     """Paths that somebody changed by hand since the current generation was installed."""
+    replaced_unit: str | None = None
+    """The unit that the instance ran as until now, when the wanted generation has another one (another engine)."""
 
 
 class Store:
@@ -140,7 +143,8 @@ class Store:
         gone = [entry.path for entry in previous.files if entry.path not in keep] if previous else []
         entries = [*wanted.entries(), *(Entry(path, "absent") for path in gone)]
         drift = managed_files.plan(previous.entries()).paths if previous else []
-        return Difference(managed_files.plan(entries), drift)
+        replaced = previous.unit if previous and previous.unit != wanted.unit else None
+        return Difference(managed_files.plan(entries), drift, replaced)
 
     def keep(self, generation: Generation) -> None:
         """Write the generation's manifest, unless it is there already."""
@@ -169,8 +173,7 @@ class Store:
 
     def rollback_target(self) -> str | None:
         """Return the generation to go back to: the last known good one, or if that is current the one before it."""
-        file = self.folder / "last-known-good.json"
-        record = json.loads(file.read_text()) if file.is_file() else {}
+        record = self._record("last-known-good")
         candidates = [record.get("id"), record.get("previous")]
         return next((c for c in candidates if c and c != self.current() and c in self.kept()), None)
 
@@ -179,16 +182,23 @@ class Store:
         return self.load(current) if current and current in self.kept() else None
 
     def _prune(self, keep: int) -> None:
-        file = json.loads((self.folder / "last-known-good.json").read_text())
-        used = {self.current(), file["id"], file["previous"]}
+        good = self._record("last-known-good")
+        used = {self.current(), good.get("id"), good.get("previous")}
         for old in [g for g in self.kept() if g not in used][max(keep, 0) :]:
             shutil.rmtree(self.folder / "generations" / old)
 
     def _pointer(self, name: str) -> str | None:
+        found: str | None = self._record(name).get("id")
+        return found
+
+    def _record(self, name: str) -> dict[str, Any]:
         file = self.folder / f"{name}.json"
-        if not file.is_file():
-            return None
-        found: str | None = json.loads(file.read_text()).get("id")
+        try:
+            found: dict[str, Any] = dict(json.loads(file.read_text()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError) as error:
+            raise GenerationError(f"{file}: not readable ({error}); remove it and run site.yml") from error
         return found
 
 
@@ -203,27 +213,32 @@ def running(instance: str, root: Path = RUNTIME_ROOT) -> str | None:
 
 
 def releases_in_use(root: Path = STATE_ROOT) -> set[str]:
-    """Return the ids of all releases that any kept generation of any instance names."""
+    """Return the ids of all releases that any kept generation of any instance names.
+
+    Raises GenerationError for a manifest that cannot be read: its release may be in use.
+    """
     found = set()
     for manifest in root.glob("*/generations/*/manifest.json"):
-        found.add(json.loads(manifest.read_text())["release"])
+        try:
+            found.add(str(json.loads(manifest.read_text())["release"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise GenerationError(f"{manifest}: not a generation's manifest ({error!r})") from error
     return found
 
 
 def _folders(files: Iterable[Entry]) -> list[Entry]:
-    """Return the folders that belong to a generation: its ``*.service.d`` and ``/etc/inference/<instance>``."""
-    wanted = []
+    """Return the folders of a generation: its ``*.service.d``, ``/etc/inference`` and ``/etc/inference/<instance>``.
+
+    The host role makes ``/etc/inference`` as well; here it lets a rehearsal (check mode) see a bare host through.
+    """
+    wanted: list[Entry] = []
     for entry in files:
         parent = Path(entry.path).parent
         if parent.name.endswith(".d"):
-            folder = Entry(str(parent), "directory", mode=0o755)
-        elif parent.parent == Path("/etc/inference"):
-            folder = Entry(str(parent), "directory", mode=0o750, group=entry.group)
-        else:
-            continue
-        if folder not in wanted:
-            wanted.append(folder)
-    return wanted
+            wanted.append(Entry(str(parent), "directory", mode=0o755))
+        elif parent.parent == SETTINGS_ROOT:
+            wanted += [Entry(str(f), "directory", mode=0o750, group=entry.group) for f in (SETTINGS_ROOT, parent)]
+    return list(dict.fromkeys(wanted))
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
