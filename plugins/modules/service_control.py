@@ -76,7 +76,7 @@ def follow(unit: str, timeout: int) -> tuple[systemd.UnitState, list[dict[str, A
 
 
 def cause(instance: str, since: float) -> dict[str, Any]:
-    """Return what the supervisor recorded about a failure after ``since`` (Unix time): the record outlives a success."""
+    """Return what the supervisor recorded about a failure after ``since`` (Unix time): a record outlives success."""
     file = generations.RUNTIME_ROOT / instance / "last-failure.json"
     try:
         if file.stat().st_mtime < since:

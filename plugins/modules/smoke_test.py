@@ -44,8 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import generations, instances, toolkit
-
+from ansible.module_utils.inference import generations, instances, systemd, toolkit
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach an engine that listens everywhere
 
@@ -81,6 +80,34 @@ def run(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
     return report
 
 
+def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
+    """Test the instance and promote its generation after a full pass; in check mode say what would come of it."""
+    current = store.current()
+    proved = current is not None and current == store.last_known_good()
+    mode = ("quick" if proved else "full") if module.params["mode"] == "auto" else module.params["mode"]
+    result: dict[str, Any] = {"mode": mode, "generation": current}
+    if module.check_mode:
+        news = not proved and mode == "full"
+        return {**result, "changed": news, "passed": True, "promoted": news, "report": {}, "engaged": {}}
+    if current is None:
+        raise generations.GenerationError(f"nothing is installed for {store.instance}; run site.yml first")
+    running = generations.running(store.instance)
+    if running not in (None, current):
+        raise generations.GenerationError(
+            f"{store.instance}: generation {current} is installed and {running} still runs, so a test would prove the "
+            "wrong one; run site.yml, which restarts it"
+        )
+    (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
+    report = run(module, command(store.load(current), mode, store.folder))
+    passed, promoted = bool(report.get("ok")), False
+    if passed and mode == "full":
+        promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
+    engaged = instances.describe(store.instance)
+    return {
+        **result, "changed": promoted, "passed": passed, "promoted": promoted, "report": report, "engaged": engaged
+    }  # fmt: skip
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -92,35 +119,12 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    store = generations.Store(module.params["instance"])
-    current = store.current()
-    proved = current is not None and current == store.last_known_good()
-    mode = ("quick" if proved else "full") if module.params["mode"] == "auto" else module.params["mode"]
-    if module.check_mode:
-        news = not proved and mode == "full"
-        module.exit_json(changed=news, passed=True, mode=mode, report={}, generation=current, promoted=news, engaged={})
-    if current is None:
-        module.fail_json(msg=f"nothing is installed for {store.instance}; run site.yml first")
     try:
-        (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
-        report = run(module, command(store.load(current), mode, store.folder))
+        module.exit_json(**test(module, generations.Store(module.params["instance"])))
     except KeyError as error:
-        module.fail_json(msg=f"{store.instance}: supervisor.json says no {error}; run site.yml")
-    except (generations.GenerationError, OSError, ValueError) as error:
+        module.fail_json(msg=f"{module.params['instance']}: supervisor.json says no {error}; run site.yml")
+    except (generations.GenerationError, systemd.SystemdError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
-    passed = bool(report.get("ok"))
-    promoted = False
-    if passed and mode == "full":
-        promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
-    module.exit_json(
-        changed=promoted,
-        passed=passed,
-        mode=mode,
-        report=report,
-        generation=current,
-        promoted=promoted,
-        engaged=instances.describe(store.instance),
-    )
 
 
 if __name__ == "__main__":
