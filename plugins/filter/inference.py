@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,43 +11,78 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
+from jinja2 import Undefined, UndefinedError
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(PROJECT / "plugins" / "module_utils"))
 
-from inference import engine_args, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
-from inference.findings import Report  # noqa: E402
+from inference import engine_args, inventory, ledger, locks, nccl, systemd, toolkit  # noqa: E402
+from inference.findings import Finding, Report  # noqa: E402
 
 
 @functools.cache
-def _options() -> frozenset[str]:
-    """Return every variable that a role documents."""
-    found: set[str] = set()
-    for file in (PROJECT / "roles").glob("*/meta/argument_specs.yml"):
+def _known() -> inventory.Known:
+    """Return what the roles of this project document, default to, and bring."""
+    roles = PROJECT / "roles"
+    options: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for file in sorted(roles.glob("*/meta/argument_specs.yml")):
         for entry in yaml.safe_load(file.read_text())["argument_specs"].values():
-            found |= set(entry.get("options") or {})
-    return frozenset(found)
+            options |= entry.get("options") or {}
+    for file in sorted(roles.glob("*/defaults/main.yml")):
+        given = yaml.safe_load(file.read_text()) or {}
+        defaults |= {name: value for name, value in given.items() if "{{" not in str(value)}
+    found = [locks.parse_lock(file.read_text(), file.name) for file in roles.glob("engine/files/locks/*-cp*.txt")]
+    return inventory.Known(
+        options=options,
+        defaults=defaults,
+        locks={lock.name: _nccl_release(lock) for lock in found},
+        patches=ledger.load(patch_ledger(str(roles / "patches/files/ledger"))),
+    )
+
+
+def _nccl_release(lock: locks.Lock) -> str | None:
+    return next((version for name, version in lock.versions.items() if name.startswith("nvidia-nccl-cu")), None)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with every template in it resolved, or raise AnsibleError for one that cannot be."""
+    if isinstance(value, Undefined):
+        raise AnsibleError(str(value._undefined_message))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(entry) for entry in value]
+    return value
 
 
 def inventory_findings(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is wrong with a host's variables."""
-    return [finding.as_dict() for finding in inventory.check(variables, _options())]
+    known, resolved, broken = _known(), {}, {}
+    for name in variables:
+        if inventory.is_ours(name, known):
+            try:
+                resolved[name] = _plain(variables[name])
+            except (AnsibleError, UndefinedError) as error:
+                broken[name] = str(error)
+    # what cannot be resolved is unknown: its default says nothing about this host
+    defaults = {name: value for name, value in known.defaults.items() if name not in broken}
+    findings = [inventory.unresolved(name, why) for name, why in broken.items()]
+    findings += inventory.check(resolved, dataclasses.replace(known, defaults=defaults))
+    return [finding.as_dict() for finding in findings]
 
 
 def findings_text(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return findings as text for people."""
-    blocks = [
-        f"{finding['level'].upper()} {finding['id']}: {finding['what']}\n  seen:     {finding['seen']}\n"
-        f"  expected: {finding['expected']}\n  fix:      {finding['fix']}"
-        for finding in findings
-    ]
-    return "\n".join(blocks) or Report().summary()
+    """Return findings as text for people, the most pressing first."""
+    names = [field.name for field in dataclasses.fields(Finding)]
+    report = Report([Finding(**{name: entry[name] for name in names if name in entry}) for entry in findings])
+    return report.as_text()
 
 
 def engine_command(instance: Mapping[str, Any], engine: str, python: str, model: Mapping[str, Any]) -> list[str]:
     """Return an engine's command line as a list of words."""
-    return list(engine_args.command(engine, python, instance, model).words)
+    return engine_args.command(engine, python, instance, model)
 
 
 def nccl_environment(profile: str, overrides: Mapping[str, Any] | None = None) -> dict[str, str]:

@@ -3,57 +3,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import PurePosixPath
 from typing import Any
 
-from . import engine_args, nccl
+from . import inventory_instances, inventory_values
+from .expectations import ExpectationError, expectation_of
 from .findings import Finding
+from .locks import python_tag
+from .patch_entry import Entry, LedgerError, choose
 from .program import nearest
 
-STAGES = ("topology", "host", "engine", "patches", "model", "service", "smoke", "verify")
-"""The roles; every variable of a role begins with its name."""
+REGISTERED = ("engine_release", "model_result", "topology_result")
+"""Results that one role leaves for the next ones, under a name of its own."""
 
 RENAMED: Mapping[str, str] = {}
 """Variables that had another name in an earlier release: old to new."""
 
-INSTANCE_KEYS = (
-    *("name", "model", "port", "host", "gpus", "tensor_parallel_size", "arguments", "environment"),
-    *("nccl_profile", "nccl_environment", "smoke"),
-)
-"""What an entry of ``service_instances`` may have."""
-
 REFUSED_RELEASES: Mapping[tuple[str, str], str] = {
-    (
-        "sglang",
-        "0.5.7",
-    ): "it enables all-reduce fusion by itself on SM120 and crashes (sglang#15650); use 0.5.8 or newer",
+    ("sglang", "0.5.7"): "it enables all-reduce fusion by itself on SM120 and crashes (sglang#15650); 0.5.8 does not",
 }
 """Engine releases that are never installed, and why."""
 
+MINIMUM: Mapping[str, int] = {
+    "engine_keep": 0,
+    "service_start_grace": 1,
+    "service_start_stall": 1,
+    "service_start_timeout": 1,
+    "service_start_limit_burst": 1,
+    "service_restart_delay": 0,
+    "service_drain": 0,
+    "service_watchdog": 1,
+    "service_keep": 0,
+}
+"""The smallest number that makes sense; seconds where the role says so."""
 
-def check(variables: Mapping[str, Any], options: Iterable[str]) -> list[Finding]:
+FREEZE_NOTICED_S = 66
+"""Seconds within which the supervisor notices a frozen engine by itself, less one ping (docs/supervisor.md)."""
+
+FORMS: Mapping[str, tuple[str, str]] = {
+    "service_shm_size": (r"[1-9][0-9]*[KMG]?", "a size such as 16G"),
+    "engine_python_version": (r"3\.[0-9]+", "a Python such as 3.12, in quotes"),
+    "engine_python": (r"auto|/.+", "auto, or the interpreter's absolute path on the host"),
+    "service_restore": (r"|[0-9a-f]{12}", "the id of a generation (12 hex digits), or nothing"),
+    "host_user": (r"(?!root$)[a-z_][a-z0-9_-]{0,31}", "the name of a system user of its own, not root"),
+}
+"""Texts of a certain form: pattern, and what people are told."""
+
+HIDDEN_FOLDERS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - named, not used
+"""What the unit's sandbox shows the engine as empty (ProtectHome=, PrivateTmp=, TemporaryFileSystem=)."""
+
+OWN_FOLDERS = ("/opt/inference", "/etc/inference", "/var/lib/inference", "/usr/local/lib/inference")
+"""Folders of the toolkit, where nothing else may be put."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What this project has, for an inventory to be compared with."""
+
+    options: Mapping[str, Mapping[str, Any]]
+    """Every variable that a role documents, with its option."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The roles' defaults; those that are templates are left out."""
+    locks: Mapping[str, str | None] = field(default_factory=dict)
+    """The locks by name, with the NCCL release in each (None: a build without NCCL)."""
+    patches: Sequence[Entry] = ()
+    """The patch ledger."""
+
+
+def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
     """Return what is wrong with one host's variables.
 
-    ``options`` are all variables that the roles document. Only variables that begin with a role's name are looked at:
-    anything else belongs to the operator.
+    Only variables that begin with a role's name are looked at: anything else belongs to the operator. What has the
+    wrong type is reported once and not looked into further.
     """
-    known = set(options)
-    findings = [_unknown(name, known) for name in sorted(variables) if _ours(name) and name not in known]
-    engine = str(variables.get("engine_name") or "sglang")
-    version = str(variables.get("engine_version") or "")
-    if engine not in engine_args.TITLES:
-        findings.append(_wrong("engine-unknown", "engine_name", engine, f"one of {', '.join(engine_args.TITLES)}"))
-    if (engine, version) in REFUSED_RELEASES:
-        why = REFUSED_RELEASES[(engine, version)]
-        findings.append(_wrong("release-refused", "engine_version", version, f"another release: {why}"))
-    return findings + _check_instances(variables)
+    ours = {name: variables[name] for name in variables if is_ours(name, known)}
+    findings = [_unknown(name, known) for name in sorted(ours) if name not in known.options]
+    usable = dict(known.defaults)
+    for name in sorted(ours.keys() & known.options.keys()):
+        wrong = inventory_values.check(name, ours[name], known.options[name])
+        findings += wrong
+        if wrong:
+            usable.pop(name, None)
+        else:
+            usable[name] = ours[name]
+    for rule in RULES:
+        findings += rule(usable, known)
+    lock = lock_name(usable)
+    return findings + inventory_instances.check(usable, known.locks.get(lock or ""))
 
 
-def _ours(name: str) -> bool:
-    return name.split("_", 1)[0] in STAGES and "_" in name
+def is_ours(name: str, known: Known) -> bool:
+    """Say whether a variable's name begins as a role's settings do."""
+    roles = {option.split("_", 1)[0] for option in known.options}
+    return "_" in name and name.split("_", 1)[0] in roles and name not in REGISTERED
 
 
-def _unknown(name: str, known: set[str]) -> Finding:
+def lock_name(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the lock that the settings ask for, or None when they are not whole."""
+    names = ("engine_name", "engine_version", "engine_variant", "engine_python_version")
+    if any(name not in settings for name in names):
+        return None
+    engine, version, variant, python = (settings[name] for name in names)
+    return f"{engine}-{version}-{variant}-{python_tag(python)}"
+
+
+def unresolved(name: str, error: str) -> Finding:
+    """Return the finding about a variable whose template cannot be resolved."""
+    return Finding(
+        "variable-template", "critical", "A variable cannot be resolved", seen=f"{name}: {error}",
+        expected="variables that exist, in a template that Ansible understands", fix=f"Correct {name}.",
+    )  # fmt: skip
+
+
+def _unknown(name: str, known: Known) -> Finding:
+    role = name.split("_", 1)[0]
     if name in RENAMED:
         return Finding(
             "variable-renamed", "critical", "A variable has another name now",
@@ -61,8 +128,8 @@ def _unknown(name: str, known: set[str]) -> Finding:
         )  # fmt: skip
     return Finding(
         "variable-unknown", "critical", "A variable that no role knows",
-        seen=name, expected=f"a variable of the role {name.split('_', 1)[0]}{nearest(name, known)}",
-        fix=f"Correct it, or remove it: ansible-doc -t role {name.split('_', 1)[0]} lists them.",
+        seen=name, expected=f"a variable of the role {role}{nearest(name, known.options)}",
+        fix=f"Correct it, or remove it: ansible-doc -t role -r roles {role} lists them.",
     )  # fmt: skip
 
 
@@ -72,52 +139,121 @@ def _wrong(finding_id: str, where: str, seen: object, expected: str) -> Finding:
     )
 
 
-def _check_instances(variables: Mapping[str, Any]) -> list[Finding]:
-    instances = variables.get("service_instances") or []
-    models = {model.get("name") for model in variables.get("model_catalog") or []}
-    findings: list[Finding] = []
-    taken: dict[tuple[str, Any], str] = {}
-    for position, instance in enumerate(instances):
-        where = f"service_instances[{position}]"
-        for key in instance:
-            if key not in INSTANCE_KEYS:
-                findings.append(_wrong("instance-key", where, key, "a known key" + nearest(key, INSTANCE_KEYS)))
-        if instance.get("model") not in models:
-            expected = f"the name of a model in model_catalog ({', '.join(sorted(map(str, models))) or 'it is empty'})"
-            findings.append(_wrong("instance-model", f"{where}.model", instance.get("model"), expected))
-        findings += _check_overlap(instance, where, taken)
-        findings += _check_parallel(instance, where)
-        findings += _check_nccl(instance, where, variables)
-        findings += engine_args.check(instance, where)
-    return findings
+def _forms(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
+    for name, least in MINIMUM.items():
+        if name in settings and settings[name] < least:
+            yield _wrong("variable-value", name, settings[name], f"{least} or more")
+    for name, (pattern, expected) in FORMS.items():
+        if name in settings and not re.fullmatch(pattern, settings[name]):
+            yield _wrong("variable-value", name, repr(settings[name]), expected)
+    for name, value in settings.get("host_sysctls", {}).items():
+        if not isinstance(value, str):
+            yield _wrong("variable-value", f"host_sysctls.{name}", repr(value), "a string; put it in quotes")
+    for name, why in settings.get("topology_waive", {}).items():
+        if not isinstance(why, str) or not why.strip():
+            yield _wrong(
+                "variable-value", f"topology_waive.{name}", repr(why), "the reason, which every report repeats"
+            )
 
 
-def _check_overlap(instance: Mapping[str, Any], where: str, taken: dict[tuple[str, Any], str]) -> list[Finding]:
-    """Names, ports and GPUs belong to one instance each."""
-    claims = [("name", instance.get("name")), ("port", instance.get("port"))]
-    claims += [("GPU", gpu) for gpu in instance.get("gpus") or []]
-    findings = []
-    for claim in claims:
-        kind, value = claim
-        if claim in taken:
-            expected = f"a {kind} of its own; {taken[claim]} has this one"
-            findings.append(_wrong("instance-overlap", where, f"{kind} {value}", expected))
-        taken[claim] = where
-    return findings
+def _times(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
+    watchdog, grace = settings.get("service_watchdog", FREEZE_NOTICED_S), settings.get("service_start_grace", 0)
+    if 0 < watchdog < FREEZE_NOTICED_S:
+        yield Finding(
+            "watchdog-too-short", "warning", "systemd gives a frozen engine up before the supervisor can say why",
+            seen=f"service_watchdog {watchdog} s", expected=f"{FREEZE_NOTICED_S} s or more",
+            fix="Raise service_watchdog.",
+        )  # fmt: skip
+    if settings.get("service_start_timeout", grace) < grace:
+        seen = f"{settings['service_start_timeout']} s, with service_start_grace {grace} s"
+        yield _wrong("start-timeout", "service_start_timeout", seen, "service_start_grace or longer")
 
 
-def _check_parallel(instance: Mapping[str, Any], where: str) -> list[Finding]:
-    size, gpus = int(instance.get("tensor_parallel_size") or 1), instance.get("gpus")
-    if gpus is not None and len(gpus) != size:
-        seen = f"tensor_parallel_size {size} with {len(gpus)} GPUs"
-        return [_wrong("instance-gpus", where, seen, "as many GPUs as tensor_parallel_size")]
-    return []
-
-
-def _check_nccl(instance: Mapping[str, Any], where: str, variables: Mapping[str, Any]) -> list[Finding]:
-    profile = instance.get("nccl_profile") or variables.get("service_nccl_profile") or nccl.DEFAULT_PROFILE
+def _topology(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
     try:
-        nccl.environment(profile, instance.get("nccl_environment") or {})
-    except nccl.NcclError as error:
-        return [_wrong("instance-nccl", f"{where}.nccl_profile", profile, str(error))]
-    return []
+        expectation_of(settings.get("topology_expect", "any"))
+    except ExpectationError as error:
+        yield _wrong("topology-expect", "topology_expect", settings["topology_expect"], str(error))
+
+
+def _release(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
+    name = lock_name(settings)
+    refused = REFUSED_RELEASES.get((str(settings.get("engine_name")), str(settings.get("engine_version"))))
+    if refused:
+        yield _wrong("release-refused", "engine_version", settings["engine_version"], f"another release: {refused}")
+    elif name is not None and name not in known.locks:
+        engine = settings["engine_name"]
+        there = ", ".join(sorted(lock for lock in known.locks if lock.startswith(f"{engine}-"))) or "none"
+        yield Finding(
+            "release-without-lock", "critical", "There is no lock for this engine, version, variant and Python",
+            seen=name, expected=f"one of {there}{nearest(name, known.locks)}",
+            fix="Choose one of these, or make the lock: scripts/lock make NAME.",
+        )  # fmt: skip
+
+
+def _patches(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
+    acknowledged = settings.get("patches_acknowledge", [])
+    for name in ("patches_enable", "patches_acknowledge"):
+        try:
+            choose(known.patches, settings.get(name, []))
+        except LedgerError as error:
+            yield _wrong("patch-unknown", name, ", ".join(settings[name]), str(error))
+    enabled = settings.get("patches_enable", [])
+    for entry in known.patches:
+        if entry.id not in enabled:
+            continue
+        if entry.forbidden:
+            yield _wrong("patch-forbidden", "patches_enable", entry.id, f"never this one: {entry.forbidden}")
+        elif entry.acknowledge and entry.id not in acknowledged:
+            yield Finding(
+                "patch-not-acknowledged", "critical", f"The patch {entry.id} has a risk that has to be accepted",
+                seen=f"{entry.id} in patches_enable and not in patches_acknowledge", expected=entry.acknowledge,
+                fix=f"Add {entry.id} to patches_acknowledge, or take it out of patches_enable.",
+            )  # fmt: skip
+
+
+def _folders(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
+    """Folders on the host that the toolkit fills, and therefore empties first."""
+    models = settings.get("model_catalog", [])
+    targets = {f"model_catalog[{i}].path": m["path"] for i, m in enumerate(models)}
+    filled = {w: path for w, path in targets.items() if models[list(targets).index(w)].get("source")}
+    if "engine_wheelhouse_target" in settings:
+        targets["engine_wheelhouse_target"] = filled["engine_wheelhouse_target"] = settings["engine_wheelhouse_target"]
+    for where, path in targets.items():
+        yield from _folder(where, path)
+    for one, other in combinations(targets, 2):
+        if (one in filled or other in filled) and _nested(targets[one], targets[other]):
+            yield _wrong("path-overlap", other, targets[other], f"a folder outside of {one} ({targets[one]})")
+
+
+def _folder(where: str, path: str) -> Iterator[Finding]:
+    if str(PurePosixPath(path)) != path or ".." in PurePosixPath(path).parts:
+        yield _wrong("path-form", where, path, "a path without . or .. and without a slash at its end")
+    elif path.count("/") < 2:  # noqa: PLR2004 - /srv or /opt itself holds other things
+        yield _wrong(
+            "path-shared", where, path, "a folder of its own below another, since what else is in it is removed"
+        )
+    elif any(_nested(path, own) for own in OWN_FOLDERS):
+        yield _wrong("path-shared", where, path, f"a folder outside of {', '.join(OWN_FOLDERS)}")
+    hidden = next((h for h in HIDDEN_FOLDERS if PurePosixPath(path).is_relative_to(h)), None)
+    if hidden and where.startswith("model_catalog"):
+        yield _wrong("path-hidden", where, path, f"a folder that the unit can see; its sandbox hides {hidden}")
+
+
+def _nested(one: str, other: str) -> bool:
+    first, second = PurePosixPath(one), PurePosixPath(other)
+    return first.is_relative_to(second) or second.is_relative_to(first)
+
+
+def _catalog(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
+    names = [model["name"] for model in settings.get("model_catalog", [])]
+    for position, name in enumerate(names):
+        if not name.strip():
+            yield _wrong("model-name", f"model_catalog[{position}].name", repr(name), "a name")
+        elif name in names[:position]:
+            first = f"model_catalog[{names.index(name)}]"
+            yield _wrong("model-twice", f"model_catalog[{position}].name", name, f"another name; {first} has this one")
+
+
+RULES = (_forms, _times, _topology, _release, _patches, _folders, _catalog)
+"""Checks of settings that have the right types."""

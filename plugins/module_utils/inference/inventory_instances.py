@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with the entries of ``service_instances``, each by itself and against the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import engine_args, nccl
+from .expectations import ExpectationError, expectation_of
+from .findings import Finding
+from .nccl_lint import lint_environment
+from .nccl_variables import VersionError
+from .program import nearest
+from .smoke_profile import ProfileError, load_profile
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""What a unit takes as its instance without escaping (systemd.unit, "String Escaping"), and a folder as its name."""
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+"""Addresses that mean every interface."""
+
+EPHEMERAL = range(32768, 61000)
+"""Ports that Linux gives to outgoing connections (net.ipv4.ip_local_port_range, its default)."""
+
+RENDEZVOUS = range(22000, 30000)
+"""Ports among which SGLang draws the one where its ranks meet (0.5.23, get_free_port_below_ephemeral)."""
+
+DP_ATTENTION_PORTS = range(233, 240)
+"""What SGLang adds to its port for the sockets of data-parallel attention (0.5.23, ZMQ_TCP_PORT_DELTA and PortArgs)."""
+
+OWNED_VARIABLES: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "gpus"}
+"""Variables that the service renders itself, and the instance's key that sets each."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One instance, and what it is judged against."""
+
+    where: str
+    instance: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    """The host's variables over the roles' defaults, all of the right type."""
+    nccl_version: str | None
+    """The NCCL release in the engine's lock, or None where it has none."""
+
+    @property
+    def engine(self) -> str:
+        """The engine's name."""
+        return str(self.settings.get("engine_name", "sglang"))
+
+    @property
+    def profile(self) -> str:
+        """The name of its NCCL profile."""
+        named = self.instance.get("nccl_profile") or self.settings.get("service_nccl_profile")
+        return str(named or nccl.DEFAULT_PROFILE)
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs the host is meant to have; None for a host without GPUs or an open expectation."""
+        if self.settings.get("engine_variant") == "cpu":
+            return None
+        try:
+            return expectation_of(self.settings.get("topology_expect", "any")).gpu_count
+        except ExpectationError:
+            return None
+
+    @property
+    def gpus(self) -> list[int]:
+        """The GPUs it takes: those it names, else the first; none on a host without GPUs."""
+        if self.settings.get("engine_variant") == "cpu":
+            return list(self.instance.get("gpus") or [])
+        named = self.instance.get("gpus")
+        return list(named if named is not None else range(engine_args.gpus_needed(self.engine, self.instance)))
+
+    def wrong(self, finding_id: str, key: str, seen: object, expected: str) -> Finding:
+        """Return a critical finding about one key of the instance."""
+        place = f"{self.where}.{key}" if key else self.where
+        return Finding(
+            finding_id, "critical", f"{place} cannot be used", seen=str(seen), expected=expected, fix=f"Change {place}."
+        )
+
+
+def check(settings: Mapping[str, Any], nccl_version: str | None) -> list[Finding]:
+    """Return what is wrong with the instances of a host. ``settings`` have the right types."""
+    instances = settings.get("service_instances", [])
+    cases = [Case(f"service_instances[{i}]", entry, settings, nccl_version) for i, entry in enumerate(instances)]
+    if any(case.engine not in engine_args.TITLES for case in cases):
+        return []  # said already, by the choices of engine_name
+    findings = [finding for case in cases for rule in RULES for finding in rule(case)]
+    return findings + list(_overlaps(cases))
+
+
+def _name(case: Case) -> Iterator[Finding]:
+    name = case.instance["name"]
+    if not NAME.fullmatch(name):
+        expected = "letters, digits, _ . - (64 at most, not beginning with . or -), since it is part of the unit's name"
+        yield case.wrong("instance-name", "name", repr(name), expected)
+
+
+def _model(case: Case) -> Iterator[Finding]:
+    if "model_catalog" not in case.settings:
+        return  # it cannot be used, as another finding says
+    models = [model["name"] for model in case.settings.get("model_catalog", [])]
+    name = case.instance["model"]
+    if name not in models:
+        known = ", ".join(models) or "it is empty"
+        expected = f"the name of a model in model_catalog ({known}){nearest(name, models)}"
+        yield case.wrong("instance-model", "model", name, expected)
+
+
+def _address(case: Case) -> Iterator[Finding]:
+    host = case.instance.get("host", "127.0.0.1")
+    if host in EVERYWHERE:
+        yield Finding(
+            "instance-everywhere", "warning", f"{case.where} listens on every network of the host",
+            seen=f"host {host!r}", expected="127.0.0.1, or one address that only a gateway reaches: engines trust "
+            "whoever reaches their port (docs/security.md)",
+            fix="Remove host, and put a gateway with keys and TLS before the port.",
+        )  # fmt: skip
+    elif not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
+        yield case.wrong("instance-host", "host", repr(host), "an address without brackets, or a host name")
+
+
+def _port(case: Case) -> Iterator[Finding]:
+    port = case.instance["port"]
+    if not 1024 <= port <= 65535:  # noqa: PLR2004 - what a user without privileges may bind
+        yield case.wrong("instance-port", "port", port, "1024 to 65535; the engine's user may not bind lower ones")
+    drawn = case.engine == "sglang" and port in RENDEZVOUS
+    if port in EPHEMERAL or drawn:
+        whose = "SGLang draws the port where its ranks meet" if drawn else "Linux gives ports to outgoing connections"
+        taken = RENDEZVOUS if drawn else EPHEMERAL
+        yield Finding(
+            "instance-port-drawn", "warning", f"{case.where}.port may be taken by chance when the engine starts",
+            seen=f"port {port}; from {taken[0]} to {taken[-1]} {whose}", expected="a port that nothing else draws",
+            fix="Use one from 30000 to 32767, or reserve it with net.ipv4.ip_local_reserved_ports in host_sysctls.",
+        )  # fmt: skip
+
+
+def _gpus(case: Case) -> Iterator[Finding]:
+    size, named, count = case.instance.get("tensor_parallel_size", 1), case.instance.get("gpus"), case.gpu_count
+    if size < 1:
+        yield case.wrong("instance-gpus", "tensor_parallel_size", size, "1 or more")
+        return
+    needed = engine_args.gpus_needed(case.engine, case.instance)
+    if named is not None and len(named) != needed:
+        expected = f"as many as it spans: {needed} (tensor_parallel_size times pipeline and data parallelism)"
+        yield case.wrong("instance-gpus", "gpus", f"{len(named)} GPUs", expected)
+    if named is not None and (len(set(named)) != len(named) or any(gpu < 0 for gpu in named)):
+        yield case.wrong("instance-gpus", "gpus", named, "different numbers, 0 or more")
+    if count is not None and case.gpus and max(case.gpus) >= count:
+        expected = f"GPUs 0 to {count - 1}: topology_expect says that the host has {count}"
+        yield case.wrong("instance-gpus-beyond", "gpus", ", ".join(map(str, case.gpus)), expected)
+
+
+def _nccl(case: Case) -> Iterator[Finding]:
+    try:
+        environment = nccl.environment(case.profile, case.instance.get("nccl_environment"))
+    except nccl.NcclError as error:
+        yield case.wrong("instance-nccl", "nccl_profile or nccl_environment", case.profile, str(error))
+        return
+    arguments = engine_args.arguments(case.engine, case.instance)
+    for option in nccl.required_arguments(environment):
+        if arguments.get(option.lstrip("-")) is not True:
+            seen = f"NCCL profile {case.profile} turns peer access off, and {option} is left out"
+            yield case.wrong(
+                "instance-custom-all-reduce", "arguments", seen, f"{option}: the engine's own all-reduce hangs"
+            )
+    yield from _lint(case, environment)
+
+
+def _lint(case: Case, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Judge the variables for the NCCL release of the lock; what needs the host's topology is left to the host."""
+    if case.nccl_version is None:
+        return
+    try:
+        report = lint_environment(environment, case.nccl_version)
+    except VersionError:
+        return
+    for finding in report.findings:
+        if finding.level in ("critical", "warning"):
+            yield replace(finding, what=f"{case.where}.nccl_environment: {finding.what}")
+
+
+def _environment(case: Case) -> Iterator[Finding]:
+    for name, value in case.instance.get("environment", {}).items():
+        key = f"environment.{name}"
+        if not VARIABLE.fullmatch(str(name)):
+            yield case.wrong("environment-name", key, repr(name), "the name of a variable: letters, digits and _")
+        elif engine_args.is_secret(name, value):
+            expected = "no secret in a unit: every local user can read it with systemctl show"
+            yield case.wrong("secret-in-environment", key, f"{name}=[redacted]", expected)
+        elif name.startswith("NCCL_"):
+            yield case.wrong("environment-nccl", key, name, f"{case.where}.nccl_environment, on top of the profile")
+        elif name in OWNED_VARIABLES:
+            yield case.wrong("environment-owned", key, name, f"{case.where}.{OWNED_VARIABLES[name]}")
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            yield case.wrong("environment-value", key, repr(value), "a string or a number; put '1', '0' or a word")
+        elif not str(value).isprintable():
+            yield case.wrong("environment-value", key, repr(value), "one line without control characters")
+
+
+def _arguments(case: Case) -> Iterator[Finding]:
+    yield from engine_args.check(case.instance, case.where)
+
+
+def _smoke(case: Case) -> Iterator[Finding]:
+    try:
+        load_profile(case.instance.get("smoke", {}))
+    except ProfileError as error:
+        yield case.wrong("instance-smoke", "smoke", str(error), "a smoke profile (docs/smoke.md)")
+
+
+RULES = (_name, _model, _address, _port, _gpus, _nccl, _environment, _arguments, _smoke)
+"""Checks of one instance."""
+
+
+def _overlaps(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Names, ports and GPUs belong to one instance each."""
+    taken: dict[tuple[str, Any], str] = {}
+    for case in cases:
+        claims = [("name", case.instance["name"]), *(("port", port) for port in _ports(case))]
+        claims += [("GPU", gpu) for gpu in case.gpus]
+        for kind, value in dict.fromkeys(claims):
+            if (kind, value) in taken:
+                hint = "; name the gpus of each" if kind == "GPU" else ""
+                expected = f"a {kind} of its own; {taken[kind, value]} has this one{hint}"
+                yield case.wrong("instance-overlap", "", f"{kind} {value}", expected)
+            else:
+                taken[kind, value] = case.where
+
+
+def _ports(case: Case) -> list[int]:
+    """Return the ports that the instance is known to bind: its own, those its arguments name, those that follow."""
+    arguments = engine_args.arguments(case.engine, case.instance)
+    port: int = case.instance["port"]
+    named = [value for name, value in arguments.items() if name.endswith("-port") and type(value) is int]
+    derived = [port + more for more in DP_ATTENTION_PORTS] if arguments.get("enable-dp-attention") else []
+    return [port, *named, *derived]
