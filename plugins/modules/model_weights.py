@@ -47,6 +47,12 @@ def place(module: AnsibleModule, model: dict[str, str]) -> None:
     found = weights.problems(incoming)
     if found:
         module.fail_json(msg=f"model {model['name']}: what was brought is not whole: " + "; ".join(found))
+    if not weights.replaceable(target):
+        module.fail_json(
+            msg=f"model {model['name']}: seen {target}, which is a link, a file or a folder of something else; "
+            "expected an incomplete model or nothing; fix: move it away, or give the model another path. "
+            f"What was brought waits in {incoming}."
+        )
     if target.exists():
         shutil.rmtree(target)
     incoming.rename(target)

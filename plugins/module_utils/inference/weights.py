@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pwd
 import stat
 from pathlib import Path
@@ -38,6 +39,14 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
+def replaceable(folder: Path) -> bool:
+    """Say whether nothing but (part of) a model would be lost with ``folder``."""
+    if folder.is_symlink() or not folder.is_dir():
+        return not os.path.lexists(folder)
+    names = [path.name for path in folder.iterdir()]
+    return not names or any(name == "config.json" or name.endswith(".safetensors") for name in names)
+
+
 def account_exists(user: str) -> bool:
     """Say whether the host has this account."""
     return any(account.pw_name == user for account in pwd.getpwall())
@@ -51,6 +60,8 @@ def _config(folder: Path) -> list[str]:
         return [f"{file}: missing"]
     except (OSError, ValueError) as error:
         return [f"{file}: not readable as JSON ({error})"]
+    if not isinstance(config, dict):
+        return [f"{file}: not a JSON object"]
     return [] if config.get("architectures") else [f"{file}: names no architecture"]
 
 
@@ -68,7 +79,9 @@ def _shards(folder: Path) -> tuple[list[Path], list[str]]:
         return single, [] if single else [f"{folder}: no *.safetensors file"]
     try:
         named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        if not named:
+            raise ValueError("it names no file")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [], [f"{index}: not an index of weights ({error!r})"]
     paths = [folder / name for name in named]
     missing = [path for path in paths if not path.is_file()]
@@ -84,9 +97,9 @@ def _shard(file: Path) -> list[str]:
             if not 0 < length <= MAX_HEADER:
                 return [f"{file.name}: not a safetensors file (its header would be {length} bytes)"]
             header: dict[str, Any] = json.loads(handle.read(length))
-    except (OSError, ValueError) as error:
-        return [f"{file.name}: its header cannot be read ({error})"]
-    data = max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
+        data = max((int(t["data_offsets"][1]) for name, t in header.items() if name != "__metadata__"), default=0)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        return [f"{file.name}: its header cannot be read ({error!r})"]
     expected, actual = 8 + length + data, file.stat().st_size
     return [] if expected == actual else [f"{file.name}: {actual} bytes, and its header says {expected}"]
 
@@ -97,18 +110,22 @@ def _unreadable(folder: Path, user: str) -> list[str]:
         account = pwd.getpwnam(user)
     except KeyError:
         return [f"no such user: {user}"]
-    closed = [
-        path
-        for path in [*reversed(folder.resolve().parents), folder, *folder.iterdir()]
-        if not _may_read(path.stat(), account, path.is_dir())
-    ]
+    groups = set(os.getgrouplist(user, account.pw_gid))
+    closed: list[Path] = []
+    for path in [*reversed(folder.resolve().parents), folder, *sorted(folder.iterdir())]:
+        found = path.stat() if path.exists() else None  # a dangling link is reported as a missing file, or matters not
+        if found and not _may_read(found, account.pw_uid, groups, listed=path == folder):
+            closed.append(path)
     return [f"{path}: {user} cannot read it; chmod a+rX" for path in closed[:3]]
 
 
-def _may_read(found: Any, account: pwd.struct_passwd, is_dir: bool) -> bool:
-    read, enter = stat.S_IROTH, stat.S_IXOTH
-    if found.st_uid == account.pw_uid:
-        read, enter = stat.S_IRUSR, stat.S_IXUSR
-    elif found.st_gid == account.pw_gid:
-        read, enter = stat.S_IRGRP, stat.S_IXGRP
-    return bool(found.st_mode & (enter if is_dir else read))
+def _may_read(found: os.stat_result, uid: int, groups: set[int], *, listed: bool) -> bool:
+    """Say whether the bits let a user read the file or enter the folder; ``listed``: see its names as well."""
+    if uid == 0:
+        return True
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid in groups else 0
+    bits = stat.S_IMODE(found.st_mode) >> shift
+    if not stat.S_ISDIR(found.st_mode):
+        return bool(bits & stat.S_IROTH)
+    needed = stat.S_IXOTH | (stat.S_IROTH if listed else 0)
+    return bits & needed == needed
