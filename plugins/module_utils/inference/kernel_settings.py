@@ -15,7 +15,7 @@ NOTE = "# Written by the host role; change host_sysctls instead.\n"
 
 
 class KernelSettingsError(Exception):
-    """A setting that cannot be used; nothing was changed."""
+    """A setting that cannot be used, or that the kernel refuses."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,25 @@ class Setting:
 
 def read(sysctls: Mapping[str, object], proc: Path = PROC) -> list[Setting]:
     """Return the settings with their running values, or raise KernelSettingsError naming every one that is wrong."""
-    problems, settings = [], []
-    for name, value in sysctls.items():
-        if not isinstance(value, str):
-            kind = type(value).__name__
-            problems.append(f"{name}: seen {value!r} ({kind}), expected a string; put it in quotes")
-            continue
-        file = path_of(name, proc)
-        if not re.fullmatch(r"[a-z0-9_./-]+", name) or ".." in name or not file.is_file():
-            problems.append(f"{name}: this kernel has no such setting ({file}); remove it")
-            continue
-        settings.append(Setting(name, file.read_text().strip(), value))
+    problems = [problem for name, value in sysctls.items() if (problem := _problem(name, value, proc))]
     if problems:
         raise KernelSettingsError("; ".join(problems))
-    return settings
+    return [Setting(name, path_of(name, proc).read_text().strip(), str(value)) for name, value in sysctls.items()]
+
+
+def _problem(name: str, value: object, proc: Path) -> str | None:
+    if not isinstance(value, str):
+        return f"{name}: seen {value!r} ({type(value).__name__}), expected a string; put it in quotes"
+    if len(value.splitlines()) != 1:
+        return f"{name}: seen {value!r}, expected a value on one line"
+    file = path_of(name, proc)
+    if not re.fullmatch(r"[A-Za-z0-9_./:@-]+", name) or ".." in name or not file.is_file():
+        return f"{name}: this kernel has no such setting ({file}); remove it"
+    try:
+        file.read_text()
+    except OSError as error:
+        return f"{name}: cannot be read ({error.strerror}); a trigger is no setting, remove it"
+    return None
 
 
 def path_of(name: str, proc: Path = PROC) -> Path:
