@@ -33,6 +33,7 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self._seconds: dict[str, dict[str, float]] = {}
         self._open: tuple[str, str, float] | None = None
+        self._stage = ""
 
     def _close(self) -> None:
         if self._open is not None:
@@ -44,9 +45,9 @@ class CallbackModule(CallbackBase):
     def _begin(self, task: Any) -> None:
         self._close()
         stage = task._role.get_name() if task._role else ""
-        if stage in INTERNAL and self._seconds:
-            stage = list(self._seconds)[-1]
-        self._open = (stage, task.get_name(), time.monotonic())
+        if stage not in INTERNAL:
+            self._stage = stage
+        self._open = (self._stage, task.get_name(), time.monotonic())
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
         """Begin a task."""
