@@ -59,7 +59,8 @@ def phase(status: str) -> str:
 
 def follow(unit: str, timeout: int) -> tuple[systemd.UnitState, list[dict[str, Any]]]:
     """Wait until the unit is active or has given up; return its state and the phases seen."""
-    began, phases = time.monotonic(), []
+    phases: list[dict[str, Any]] = []
+    began = time.monotonic()
     while True:
         state, now = systemd.unit_state(unit), time.monotonic() - began
         seen = phase(state.status) or state.sub

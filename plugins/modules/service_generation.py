@@ -104,7 +104,8 @@ def complaints(generation: generations.Generation) -> list[str]:
                 staged = folder / path.relative_to("/etc/systemd/system")
                 staged.parent.mkdir(parents=True, exist_ok=True)
                 staged.write_text(entry.content)
-        return systemd.verify(folder, generation.unit)
+        said: list[str] = systemd.verify(folder, generation.unit)
+        return said
     finally:
         shutil.rmtree(folder)
 
@@ -167,8 +168,8 @@ def promote(module: AnsibleModule, store: generations.Store, generation: str | N
     if generation is None:
         raise generations.GenerationError(f"nothing is installed for {store.instance}; run site.yml first")
     if module.check_mode:
-        return generation != store.last_known_good()
-    return store.promote(generation, module.params["evidence"], module.params["keep"])
+        return bool(generation != store.last_known_good())
+    return bool(store.promote(generation, module.params["evidence"], module.params["keep"]))
 
 
 def action(unit: systemd.UnitState, running: str | None, generation: str | None) -> str:
