@@ -24,7 +24,9 @@ def _fusion_gate(answers: Answers) -> str:
     if gate is None:
         return "none"
     admitted = [name for name, backend in gate.items() if name != "applies" and backend != "refused"]
-    return " and ".join(admitted) if gate["applies"] and admitted else "no"
+    if not gate["applies"] or not admitted:
+        return "no"
+    return "yes" if len(admitted) == len(gate) - 1 else ", ".join(admitted)
 
 
 def _fused_models(answers: Answers) -> str:

@@ -124,6 +124,7 @@ def fusion_gate() -> dict[str, Any] | None:
     comm = SimpleNamespace(flashinfer_allreduce_fusion_backend="trtllm")
     settled = {
         "get_exec": lambda: SimpleNamespace(comm=comm),
+        "get_global_server_args": lambda: comm,
         "is_dp_attention_enabled": lambda: False,
         "is_flashinfer_allreduce_unavailable": lambda: False,
         "uses_cutedsl_ar_fusion": lambda: False,
