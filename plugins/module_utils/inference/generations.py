@@ -108,9 +108,9 @@ class Difference:
 class Store:
     """The generations of one instance on this host."""
 
-    def __init__(self, instance: str, root: Path = STATE_ROOT) -> None:
+    def __init__(self, instance: str, root: Path | None = None) -> None:
         self.instance = instance
-        self.folder = root / instance
+        self.folder = (root or STATE_ROOT) / instance
 
     def current(self) -> str | None:
         """Return the id of the generation that is installed, or None."""
@@ -202,10 +202,10 @@ class Store:
         return found
 
 
-def running(instance: str, root: Path = RUNTIME_ROOT) -> str | None:
+def running(instance: str, root: Path | None = None) -> str | None:
     """Return the generation that the instance's supervisor says it was started with, or None."""
     try:
-        state = json.loads((root / instance / "state.json").read_text())
+        state = json.loads(((root or RUNTIME_ROOT) / instance / "state.json").read_text())
     except (OSError, ValueError):
         return None
     found = state.get("generation") if isinstance(state, dict) else None

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs: verbs, --json anywhere, standard input, errors that name the file, and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inference import program
+from inference.findings import Finding, Report
+from inference.program import USAGE, Program, ProgramError, nearest, print_report, read_document, read_text
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def verb(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(" ".join(["json" if arguments.json else "text", *arguments.file]) + "\n")
+    return 1
+
+
+@pytest.fixture
+def tool() -> Program:
+    made = Program("tool", "A tool.")
+    parser = made.verb("look", verb, "look at files")
+    parser.add_argument("file", nargs="*")
+    parser.add_argument("--level")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["look", "a", "b"], "text a b"),
+        (["look", "--json", "a", "b"], "json a b"),
+        (["look", "a", "--json", "b"], "json a b"),
+        (["look", "a", "--level", "x", "b", "--json"], "json a b"),
+        (["look", "-"], "text -"),
+    ],
+)
+def test_options_stand_anywhere_after_the_verb(
+    tool: Program, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+):
+    assert tool.main(argv) == 1
+    assert capsys.readouterr().out == said + "\n"
+
+
+def test_help_goes_to_where_it_was_asked_from(tool: Program, capsys: pytest.CaptureFixture[str]):
+    assert tool.main(["--help"]) == 0
+    assert "look  look at files" in capsys.readouterr().out
+    assert tool.main([]) == USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "usage: tool VERB" in printed.err
+
+
+def test_an_unknown_verb_names_the_nearest(tool: Program, capsys: pytest.CaptureFixture[str]):
+    assert tool.main(["lok"]) == USAGE
+    assert "tool: no verb 'lok'; did you mean 'look'?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_no_critical_finding(tool: Program, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        tool.main(["look", "--nothing"])
+    assert caught.value.code == USAGE
+    assert "--nothing" in capsys.readouterr().err
+
+
+def test_a_program_without_verbs(capsys: pytest.CaptureFixture[str]):
+    made = Program("tool", "A tool.")
+    made.only(verb).add_argument("file", nargs="*")
+    assert made.main(["a", "--json"]) == 1
+    assert capsys.readouterr().out == "json a\n"
+
+
+def test_an_error_names_the_program_and_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
+    def fail(_: argparse.Namespace) -> int:
+        raise ProgramError("x.json: not there")
+
+    made = Program("tool", "")
+    made.verb("go", fail, "")
+    assert made.main(["go"]) == USAGE
+    assert capsys.readouterr() == ("", "tool: x.json: not there\n")
+
+
+def test_a_closed_pipe_is_no_traceback():
+    code = (
+        "import sys; sys.path.insert(0, 'plugins/module_utils')\n"
+        "from inference.program import Program\n"
+        "p = Program('tool', ''); p.only(lambda a: print('x' * 100000) or 0); sys.exit(p.main([]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert b"Traceback" not in said
+
+
+# reading
+
+
+def test_text_is_read_from_a_file_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "f").write_bytes(b"a\xffb")
+    assert read_text(str(tmp_path / "f")) == "a\ufffdb"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin")))
+    assert read_text("-") == "from stdin"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ProgramError, match=f"{tmp_path}/x: No such file"):
+        read_text(str(tmp_path / "x"))
+    with pytest.raises(ProgramError, match="directory"):
+        read_text(str(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "expected"), [('{"a": 1}', {"a": 1}), ("a: [1, 2]\n", {"a": [1, 2]}), ("3", 3)])
+def test_json_and_yaml_are_documents(tmp_path: Path, text: str, expected: object):
+    (tmp_path / "f").write_text(text)
+    assert read_document(str(tmp_path / "f")) == expected
+
+
+def test_what_is_neither_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "f").write_text("a: [")
+    with pytest.raises(ProgramError, match=f"{tmp_path}/f: neither JSON nor YAML"):
+        read_document(str(tmp_path / "f"))
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ProgramError, match="PyYAML is not installed"):
+        read_document(str(tmp_path / "f"))
+
+
+# printing
+
+
+def test_a_report_is_printed_in_the_asked_form(capsys: pytest.CaptureFixture[str]):
+    report = Report([Finding("x", "critical", "é", seen="s", expected="e", fix="f")])
+    assert print_report(report, as_json=True, kind="k") == 2
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == report.as_dict(kind="k")
+    assert "é" in printed
+    assert print_report(report, as_json=False) == 2
+    assert capsys.readouterr().out.startswith("CRITICAL x: é")
+
+
+def test_nearest():
+    assert nearest("latancy", ["latency", "none"]) == "; did you mean 'latency'?"
+    assert nearest("zzz", ["latency"]) == ""
+    assert nearest("1", {10: "a", 11: "b"}) in ("; did you mean '10'?", "; did you mean '11'?")
+    assert program.nearest("x", []) == ""

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host gets of the toolkit: complete, usable there, and versioned by its content."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inference import __version__, toolkit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, str]:
+    return toolkit.files(ROOT)
+
+
+def test_every_program_that_is_named_exists():
+    assert [name for name in toolkit.PROGRAMS if not (ROOT / "scripts" / name).is_file()] == []
+
+
+def test_the_domain_is_whole_and_nothing_else_goes_along(content: dict[str, str]):
+    domain = {str(path.relative_to(ROOT)) for path in (ROOT / toolkit.DOMAIN).glob("**/*.py")}
+    assert set(content) == domain | {f"scripts/{name}" for name in toolkit.PROGRAMS}
+
+
+def test_what_a_host_gets_works_there_without_the_project(content: dict[str, str], tmp_path: Path):
+    for path, text in content.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", tmp_path / "scripts/nccl", "profiles", "--json"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == 1
+
+
+def test_the_version_changes_with_any_name_or_content():
+    base = {"a": "1", "b": "2"}
+    versions = {
+        toolkit.version(files)
+        for files in (base, {"a": "2", "b": "1"}, {"a": "12", "b": ""}, {"a": "1", "c": "2"}, {"a": "1"}, {})
+    }
+    assert len(versions) == 6
+    assert all(version.startswith(f"{__version__}-") for version in versions)
+
+
+def test_the_version_does_not_change_with_the_order():
+    assert toolkit.version({"a": "1", "b": "2"}) == toolkit.version({"b": "2", "a": "1"})
