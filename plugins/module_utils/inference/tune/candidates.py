@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tried against NCCL's own choice, as data: the profiles that a service can run with, and single settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import nccl
+from ..findings import Finding
+from ..nccl_lint import lint_environment
+
+BASELINE = "none"
+"""The profile that sets nothing: NCCL's own choice."""
+
+QUICK = ("none", "latency", "balanced", "throughput")
+
+SINGLE: Mapping[str, Mapping[str, str]] = {
+    "p2p-off": {"NCCL_P2P_DISABLE": "1"},
+    "p2p-sys": {"NCCL_P2P_LEVEL": "SYS"},
+    **{f"channels-{count}": {"NCCL_MIN_CTAS": str(count), "NCCL_MAX_CTAS": str(count)} for count in (2, 4, 8, 16, 32)},
+    "p2p-sys-channels-8": {"NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "8"},
+}
+"""Peer access on and off, and numbers of channels: what public measurements on such hosts found to matter."""
+
+
+class CandidateError(ValueError):
+    """A candidate that can't be read. The message says what was seen and expected."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A set of NCCL settings with a name. ``environment`` is what it sets beyond the host's own settings."""
+
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"name": self.name, "environment": dict(self.environment)}
+
+
+def of_profiles(names: Iterable[str] = QUICK) -> list[Candidate]:
+    """Return the profiles as candidates. Raises NcclError for an unknown name."""
+    return [Candidate(name, dict(nccl.profile(name).settings)) for name in names]
+
+
+def quick() -> list[Candidate]:
+    """Return NCCL's own choice and every built-in profile."""
+    return of_profiles()
+
+
+def thorough() -> list[Candidate]:
+    """Return the quick ones, then the single settings."""
+    return [*quick(), *(Candidate(name, settings) for name, settings in SINGLE.items())]
+
+
+def parse(text: str) -> Candidate:
+    """Read ``NAME:NCCL_X=1,NCCL_Y=2``. Raises CandidateError."""
+    name, colon, rest = text.partition(":")
+    pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
+    if not name.strip() or not colon or not pairs or not all(mark and value for _, mark, value in pairs):
+        raise CandidateError(f"candidate {text!r}: expected NAME:NCCL_X=VALUE,NCCL_Y=VALUE")
+    try:
+        checked = nccl.environment(BASELINE, {key.strip(): value.strip() for key, _, value in pairs})
+    except nccl.NcclError as error:
+        raise CandidateError(f"candidate {name}: {error}") from error
+    return Candidate(name.strip(), checked)
+
+
+def unique(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return them with NCCL's own choice first and each set of settings once. Raises CandidateError on a name twice."""
+    result = [Candidate(BASELINE)]
+    for candidate in candidates:
+        if any(candidate.environment == known.environment for known in result):
+            continue
+        if any(candidate.name == known.name for known in result):
+            raise CandidateError(f"two different candidates are called {candidate.name!r}; give one another name")
+        result.append(candidate)
+    return result
+
+
+def base_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the NCCL settings of the calling environment: they hold for every candidate, since this host needs them.
+
+    Those that say what NCCL logs and where are left out, since measuring sets them itself.
+    """
+    own = ("NCCL_DEBUG", "NCCL_RAS_ADDR")
+    return {k: v for k, v in sorted(environment.items()) if k.startswith("NCCL_") and not k.startswith(own)}
+
+
+def refused(
+    candidate: Candidate, base: Mapping[str, str], nccl_version: str, topology: Mapping[str, Any] | None
+) -> list[Finding]:
+    """Return the critical findings of the lint: such settings are not even tried."""
+    report = lint_environment({**base, **candidate.environment}, nccl_version, topology=topology)
+    return report.at("critical")

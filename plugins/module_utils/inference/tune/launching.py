@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one group of processes under one environment, within bounds of time, and keep what is left when it hangs.
+
+A group is fresh for each set of settings, since NCCL reads its environment once and caches it. Nothing waits for a
+process without a limit: when no rank has got any further for a while, NCCL's RAS service is asked what it waits for,
+the logs are kept, and every process group that was started is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from . import ras
+from .protocol import Events, Job
+
+DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"}
+"""What makes NCCL write down which settings, transports and protocols it uses."""
+
+_TAIL = 4000
+_POLL = 0.05
+_GRACE = 3.0
+
+End = Literal["done", "failed", "stalled", "late"]
+"""Every rank finished; some rank failed or died; nobody got any further; the time for all of it was over."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: until torch is imported everywhere (``start``), without progress (``stall``), and for all (``total``)."""
+
+    start: float = 120.0
+    stall: float = 30.0
+    total: float = 180.0
+
+
+@dataclass
+class GroupRun:
+    """What a group left. ``events`` are lists by rank; ``exits`` are codes by rank, None where it was killed."""
+
+    end: End
+    seconds: float
+    events: list[list[dict[str, Any]]]
+    exits: list[int | None]
+    log: str = ""
+    """NCCL's log of all ranks."""
+    tails: list[str] = field(default_factory=list)
+    """The end of each rank's output."""
+    ras: str | None = None
+    """NCCL's own report of what hangs."""
+
+
+def run_group(
+    worker: Sequence[str], job: Job, environment: Mapping[str, str], limits: Limits, *, ask: bool = True
+) -> GroupRun:
+    """Start one worker a rank with exactly ``environment`` and see them through; ``ask``: ask RAS when they hang."""
+    path = job.write()
+    address = ras.free_address()
+    nccl = job.backend == "nccl"
+    settings = {**environment, **(DEBUG if nccl else {}), **({ras.VARIABLE: address} if nccl else {})}
+    start = time.monotonic()
+    with _processes(worker, path, job, settings) as processes:
+        events = Events(job)
+        end = _watch(processes, events, job, limits)
+        report = ras.report(address) if nccl and ask and end in ("stalled", "late") else None
+        exits = [process.poll() for process in processes]
+        seconds = time.monotonic() - start
+    events.poll()
+    folder = Path(job.folder)
+    return GroupRun(
+        end=end,
+        seconds=round(seconds, 3),
+        events=events.by_rank,
+        exits=exits,
+        log="".join(_text(folder / f"nccl-{rank}.log") for rank in range(job.world)),
+        tails=[_text(folder / f"output-{rank}.log")[-_TAIL:] for rank in range(job.world)],
+        ras=report,
+    )
+
+
+@contextmanager
+def _processes(
+    worker: Sequence[str], path: Path, job: Job, environment: Mapping[str, str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    outputs: list[IO[bytes]] = []
+    try:
+        for rank in range(job.world):
+            outputs.append((path.parent / f"output-{rank}.log").open("wb"))
+            own = {**environment, "NCCL_DEBUG_FILE": str(path.parent / f"nccl-{rank}.log")}
+            processes.append(
+                subprocess.Popen(
+                    [*worker, str(path), str(rank)],
+                    env=own if job.backend == "nccl" else dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=outputs[-1],
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+        yield processes
+    finally:
+        kill(processes)
+        for output in outputs:
+            output.close()
+
+
+def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill each process with its whole group, and wait for it; one the kernel can't end is left behind."""
+    for process in processes:
+        try:
+            # the group outlives its leader where that left children behind
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    for process in processes:
+        try:
+            process.wait(timeout=_GRACE)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _watch(processes: Sequence[subprocess.Popen[bytes]], events: Events, job: Job, limits: Limits) -> End:
+    start = progress = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if events.poll():
+            progress = now
+        if events.seen("done") == job.world:
+            return "done"
+        codes = [process.poll() for process in processes]
+        if events.seen("failed") or any(code for code in codes) or None not in codes:
+            return _ending(processes, events, job)
+        if now - start > limits.total:
+            return "late"
+        if now - progress > (limits.stall if events.seen("imported") == job.world else limits.start):
+            return "stalled"
+        time.sleep(_POLL)
+
+
+def _ending(processes: Sequence[subprocess.Popen[bytes]], events: Events, job: Job) -> End:
+    """Give the other ranks a moment to say why they fail too."""
+    _until(lambda: all(process.poll() is not None for process in processes), _GRACE)
+    events.poll()
+    return "done" if events.seen("done") == job.world else "failed"
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(_POLL)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

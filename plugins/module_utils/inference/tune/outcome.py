@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one group of processes showed: a verdict with its reason, and the times where values were right.
+
+``healthy``: every value on every rank was right, and NCCL's log shows the settings engaged. ``wrong-data``: a sum was
+wrong. ``hang``: the ranks stopped getting anywhere once they communicate. ``inconclusive``: nothing of these can be
+said, since a process failed, something else was slow, or the settings were not the ones that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .. import nccl_log
+from .launching import GroupRun
+from .protocol import Job
+
+Verdict = Literal["healthy", "hang", "wrong-data", "inconclusive"]
+BANNED: tuple[Verdict, ...] = ("hang", "wrong-data")
+"""Verdicts after which settings are not used on this host again."""
+
+_LOG_TAIL = 60
+_NOT_THE_SETTINGS = ("nccl-not-engaged", "nccl-log-empty", "nccl-transport")
+"""Findings on NCCL's log after which the times belong to other settings than the ones meant."""
+
+
+@dataclass
+class Outcome:
+    """One group's result. ``times`` are us an all-reduce by bytes, one figure a replay, the slowest rank's."""
+
+    verdict: Verdict
+    reason: str
+    seconds: float
+    times: dict[int, list[float]] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    proof: dict[str, Any] = field(default_factory=dict)
+    """What NCCL's log shows: version, settings taken from the environment, transports, channels, protocols used."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Of a run that went wrong: ``ras``, ``log`` (its last lines) and ``output`` by rank."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**vars(self), "times": {str(size): times for size, times in self.times.items()}}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Outcome:
+        """Read what :meth:`as_dict` wrote."""
+        times = {int(size): [float(us) for us in times] for size, times in document["times"].items()}
+        return cls(**{**document, "times": times})
+
+
+def judge(run: GroupRun, job: Job, wanted: Mapping[str, str]) -> Outcome:
+    """Return the outcome of a group that was to run with the NCCL settings ``wanted``."""
+    facts = nccl_log.parse(run.log)
+    verdict, reason = _verdict(run, job)
+    if verdict == "healthy" and job.backend == "nccl":
+        verdict, reason = _engaged(facts, wanted, reason)
+    outcome = Outcome(
+        verdict=verdict,
+        reason=reason,
+        seconds=run.seconds,
+        times=_times(run) if verdict == "healthy" else {},
+        versions=next((_versions(event) for event in _all(run, "imported")), {}),
+        proof=_proof(facts) if facts.lines else {},
+    )
+    if verdict != "healthy":
+        lines = run.log.splitlines()
+        outcome.kept = {"ras": run.ras, "log": lines[-_LOG_TAIL:], "output": run.tails}
+    return outcome
+
+
+def _verdict(run: GroupRun, job: Job) -> tuple[Verdict, str]:
+    wrong = [(rank, e) for rank, events in enumerate(run.events) for e in events if e.get("wrong")]
+    if wrong:
+        return "wrong-data", _wrong_text(wrong)
+    if run.end in ("stalled", "late"):
+        return _stopped(run, job)
+    if run.end == "failed":
+        return "inconclusive", _failure(run)
+    return "healthy", f"every value right on {job.world} ranks, {len(job.messages)} sizes"
+
+
+def _wrong_text(wrong: Sequence[tuple[int, dict[str, Any]]]) -> str:
+    rank, event = wrong[0]
+    first = event["wrong"]
+    others = sorted({other for other, _ in wrong})
+    return (
+        f"wrong sums on rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}: {first['count']} of "
+        f"{first['of']} values at {event['bytes']} bytes {first['when']}; on rank {rank} value {first['index']} is "
+        f"{first['got']}, expected {first['expected']}"
+    )
+
+
+def _stopped(run: GroupRun, job: Job) -> tuple[Verdict, str]:
+    """A hang is one of communication: before every rank has torch, it is the host that is slow, or broken."""
+    absent = [rank for rank, events in enumerate(run.events) if not any(e["event"] == "imported" for e in events)]
+    if absent:
+        return "inconclusive", f"ranks {_list(absent)} did not get as far as importing torch within {run.seconds:.0f} s"
+    if run.end == "late":
+        return "inconclusive", f"not finished after {run.seconds:.0f} s, though it got further until then"
+    order = [_position(events) for events in run.events]
+    behind = [rank for rank, place in enumerate(order) if place == min(order)]
+    last = run.events[behind[0]][-1]
+    what = {"imported": "while the communicator was made"}.get(last["event"], f"at {last.get('bytes')} bytes")
+    who = "every rank" if len(behind) == job.world else f"ranks {_list(behind)} of {job.world} are behind"
+    return "hang", f"no progress {what}; {who}, last event {last['event']!r}"
+
+
+def _position(events: Sequence[dict[str, Any]]) -> int:
+    return len(events)
+
+
+def _failure(run: GroupRun) -> str:
+    said = [f"rank {rank}: {e['reason']}" for rank, events in enumerate(run.events) for e in events if "reason" in e]
+    died = [f"rank {rank} ended with {_code(code)}" for rank, code in enumerate(run.exits) if code]
+    last = next((tail.strip().splitlines()[-1] for tail in run.tails if tail.strip()), "")
+    return "; ".join(said or [*died, *([last] if last else [])]) or "the workers ended without being done"
+
+
+def _code(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _engaged(facts: nccl_log.Facts, wanted: Mapping[str, str], healthy: str) -> tuple[Verdict, str]:
+    findings = nccl_log.compare(facts, wanted)
+    against = [f for f in findings if f.id in _NOT_THE_SETTINGS and f.level in ("critical", "unknown")]
+    if against:
+        return "inconclusive", f"{against[0].what}: seen {against[0].seen}, expected {against[0].expected}"
+    return "healthy", healthy
+
+
+def _times(run: GroupRun) -> dict[int, list[float]]:
+    """Return the slowest rank's time of each replay."""
+    result: dict[int, list[float]] = {}
+    for size in [event["bytes"] for event in run.events[0] if event["event"] == "timed"]:
+        by_rank = [event["us"] for event in _all(run, "timed") if event["bytes"] == size]
+        result[size] = [round(max(replay), 4) for replay in zip(*by_rank, strict=True)]
+    return result
+
+
+def _all(run: GroupRun, name: str) -> list[dict[str, Any]]:
+    return [event for events in run.events for event in events if event["event"] == name]
+
+
+def _versions(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: event.get(key) for key in ("torch", "nccl", "gpus", "python")}
+
+
+def _proof(facts: nccl_log.Facts) -> dict[str, Any]:
+    return {
+        "version": facts.version,
+        "environment": facts.environment,
+        "transports": dict(facts.transports()),
+        "connections": sorted(facts.connections),
+        "channels": facts.channels,
+        "used": facts.used,
+    }
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
