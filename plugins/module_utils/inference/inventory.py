@@ -59,6 +59,9 @@ HIDDEN_FOLDERS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp", "/dev/shm")
 OWN_FOLDERS = ("/opt/inference", "/etc/inference", "/var/lib/inference", "/usr/local/lib/inference")
 """Folders of the toolkit, where nothing else may be put."""
 
+SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+"""Folders of the operating system (hier(7))."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -213,28 +216,29 @@ def _patches(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
 
 
 def _folders(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
-    """Folders on the host that the toolkit fills, and therefore empties first."""
+    """Folders on the host that the engine reads; those with a source are filled, and emptied first."""
     models = settings.get("model_catalog", [])
     targets = {f"model_catalog[{i}].path": m["path"] for i, m in enumerate(models)}
-    filled = {w: path for w, path in targets.items() if models[list(targets).index(w)].get("source")}
+    filled = {f"model_catalog[{i}].path" for i, m in enumerate(models) if m.get("source")}
     if "engine_wheelhouse_target" in settings:
-        targets["engine_wheelhouse_target"] = filled["engine_wheelhouse_target"] = settings["engine_wheelhouse_target"]
-    for where, path in targets.items():
-        yield from _folder(where, path)
-    for one, other in combinations(targets, 2):
+        targets["engine_wheelhouse_target"] = settings["engine_wheelhouse_target"]
+        filled.add("engine_wheelhouse_target")
+    wrong = {where: list(_folder(where, path, filled=where in filled)) for where, path in targets.items()}
+    yield from (finding for findings in wrong.values() for finding in findings)
+    for one, other in combinations([where for where in targets if not wrong[where]], 2):
         if (one in filled or other in filled) and _nested(targets[one], targets[other]):
             yield _wrong("path-overlap", other, targets[other], f"a folder outside of {one} ({targets[one]})")
 
 
-def _folder(where: str, path: str) -> Iterator[Finding]:
+def _folder(where: str, path: str, *, filled: bool) -> Iterator[Finding]:
     if str(PurePosixPath(path)) != path or ".." in PurePosixPath(path).parts:
         yield _wrong("path-form", where, path, "a path without . or .. and without a slash at its end")
-    elif path.count("/") < 2:  # noqa: PLR2004 - /srv or /opt itself holds other things
-        yield _wrong(
-            "path-shared", where, path, "a folder of its own below another, since what else is in it is removed"
-        )
-    elif any(_nested(path, own) for own in OWN_FOLDERS):
-        yield _wrong("path-shared", where, path, f"a folder outside of {', '.join(OWN_FOLDERS)}")
+        return
+    taken = [own for own in OWN_FOLDERS if _nested(path, own)]
+    taken += [system for system in SYSTEM_FOLDERS if PurePosixPath(path).is_relative_to(system)]
+    if filled and (taken or path.count("/") < 2):  # noqa: PLR2004 - /srv or /data itself holds other things
+        expected = "a folder of its own, such as /srv/models/NAME, since whatever else is in it is removed"
+        yield _wrong("path-shared", where, path, expected)
     hidden = next((h for h in HIDDEN_FOLDERS if PurePosixPath(path).is_relative_to(h)), None)
     if hidden and where.startswith("model_catalog"):
         yield _wrong("path-hidden", where, path, f"a folder that the unit can see; its sandbox hides {hidden}")

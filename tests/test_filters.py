@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filters: called directly, documented, and in a play of the role inventory as Ansible hands variables over."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleFilterError
+
+from inference import __version__, patch_entry
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / ".venv/bin"
+LEDGER = str(ROOT / "roles/patches/files/ledger")
+
+
+@pytest.fixture(scope="module")
+def filters() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def ansible(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCALHOST_WARNING": "0"}
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
+        env={**os.environ, **given, **(environment or {})},
+    )  # fmt: skip
+
+
+# documentation
+
+
+def names() -> list[str]:
+    text = (ROOT / "plugins/filter/inference.py").read_text()
+    return re.findall(r'^            "([a-z_]+)": ', text, re.MULTILINE)
+
+
+def test_the_names_are_those_that_ansible_is_told(filters: ModuleType):
+    assert sorted(names()) == sorted(filters.FilterModule().filters())
+    documented = {path.stem for path in (ROOT / "plugins/filter").glob("*.yml")}
+    assert documented == set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_filter_is_documented_in_ansibles_form(name: str):
+    document = yaml.safe_load((ROOT / f"plugins/filter/{name}.yml").read_text())
+    assert set(document) == {"DOCUMENTATION", "EXAMPLES", "RETURN"}
+    about = document["DOCUMENTATION"]
+    assert about["name"] == name
+    assert about["short_description"]
+    assert about["options"]["_input"]["description"]
+    assert set(about.get("positional", "").replace(",", " ").split()) == set(about["options"]) - {"_input"}
+    assert document["RETURN"]["_value"]["type"]
+    assert name in document["EXAMPLES"]
+    assert isinstance(yaml.safe_load(document["EXAMPLES"]), list)
+
+
+def test_ansible_doc_finds_every_filter():
+    done = ansible("ansible-doc", "-t", "filter", "--json", *names())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert sorted(found) == sorted(names())
+    assert all(entry["doc"]["short_description"] for entry in found.values())
+
+
+def test_the_documented_options_are_the_parameters(filters: ModuleType):
+    for name, function in filters.FilterModule().filters().items():
+        parameters = list(function.__annotations__)
+        document = yaml.safe_load((ROOT / f"plugins/filter/{name}.yml").read_text())
+        options = list(document["DOCUMENTATION"]["options"])
+        assert options == ["_input", *[p for p in parameters if p != "return"][1:]], name
+
+
+# each filter
+
+
+def test_engine_command(filters: ModuleType):
+    command = filters.engine_command({"port": 1}, "vllm", "/py", {"name": "m", "path": "/m"})
+    assert command[:3] == ["/py", "-m", "vllm.entrypoints.openai.api_server"]
+    assert isinstance(command, list)
+
+
+def test_nccl_environment(filters: ModuleType):
+    assert filters.nccl_environment("latency")["NCCL_PROTO"] == "LL"
+    assert filters.nccl_environment("none", {"NCCL_DEBUG": "INFO"}) == {"NCCL_DEBUG": "INFO"}
+    assert filters.nccl_environment("none", None) == {}
+    with pytest.raises(AnsibleFilterError, match="latancy"):
+        filters.nccl_environment("latancy")
+
+
+def test_systemd_text(filters: ModuleType):
+    assert filters.systemd_command(["/bin/x", "--a", "b c"]) == '/bin/x \\\n  --a "b c"'
+    assert filters.systemd_environment({"B": 2, "A": "x y"}) == 'Environment="A=x y"\nEnvironment=B=2'
+
+
+def test_patches(filters: ModuleType):
+    ledger = filters.patch_ledger(LEDGER)
+    assert [entry["id"] for entry in ledger] == sorted(entry["id"] for entry in ledger)
+    assert filters.patches_id(ledger, ["default"]) == patch_entry.content_id(ledger, ["default"])
+    assert filters.patches_id(ledger, []) != filters.patches_id(ledger, [ledger[0]["id"]])
+    with pytest.raises(AnsibleFilterError, match="P99"):
+        filters.patches_id(ledger, ["P99"])
+    with pytest.raises(AnsibleFilterError):
+        filters.patches_id([{"id": "P01"}], ["P01"])
+
+
+def test_toolkit_files(filters: ModuleType):
+    found = filters.toolkit_files(str(ROOT))
+    assert found["version"].startswith(f"{__version__}-")
+    assert found["path"] == f"/usr/local/lib/inference/{found['version']}"
+    seen = {"/usr/local/lib"}
+    for entry in found["files"]:
+        assert str(Path(entry["path"]).parent) in seen, entry["path"]
+        seen.add(entry["path"])
+    modes = {entry["path"].removeprefix(found["path"] + "/"): entry.get("mode") for entry in found["files"]}
+    assert modes["scripts/supervisor"] == "0755"
+    assert modes["plugins/module_utils/inference/nccl.py"] == "0644"
+
+
+def test_findings_text(filters: ModuleType):
+    entry = {"id": "x", "level": "critical", "what": "w", "seen": "s", "expected": "e", "fix": "f", "more": 1}
+    text = filters.findings_text([{**entry, "level": "info", "id": "y"}, entry])
+    assert text.index("CRITICAL x: w") < text.index("INFO y: w")
+    assert "  fix:      f" in text
+    assert filters.findings_text([]) == "nothing found"
+
+
+def test_inventory_findings_know_this_project(filters: ModuleType):
+    assert filters.inventory_findings({"ansible_host": "x"}) == []
+    (finding,) = filters.inventory_findings({"service_drian": 1})
+    assert finding["id"] == "variable-unknown"
+    known = filters._known()
+    assert {"service_instances", "host_user", "topology_expect"} <= set(known.options)
+    assert known.locks["sglang-0.5.23-cu130-cp312"] == "2.30.7"
+    assert known.locks["sglang-0.5.23-cpu-cp311"] is None
+    assert len(known.patches) == len(list(Path(LEDGER).glob("*.yml")))
+    assert not any("{{" in str(value) for value in known.defaults.values())
+
+
+# in a play
+
+
+PLAY = """
+- hosts: inference
+  gather_facts: false
+  roles: [inventory]
+- hosts: inference
+  gather_facts: false
+  tasks:
+    - debug: {msg: the play goes on}
+"""
+
+
+@pytest.fixture(scope="module")
+def playbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("play") / "play.yml"
+    file.write_text(PLAY)
+    return file
+
+
+def play(playbook: Path, inventory: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+    return ansible(
+        "ansible-playbook", "-i", f"inventory/{inventory}", str(playbook), "-e", json.dumps(variables),
+        environment={"ANSIBLE_ROLES_PATH": str(ROOT / "roles")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("inventory", ["example", "sandbox"])
+def test_the_inventories_of_this_project_are_right(playbook: Path, inventory: str):
+    done = play(playbook, inventory)
+    assert done.returncode == 0, done.stdout
+    assert "the play goes on" in done.stdout
+    assert "WARNING" not in done.stdout
+
+
+def test_critical_findings_end_the_play_before_any_host_is_asked(playbook: Path):
+    done = play(
+        playbook, "example", service_drain="60", engine_proxy="{{ typo }}", host_sysctls={"a": "{{ nope }}"},
+        service_watchdog=30, model_catalog="{{ missing }}",
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "the play goes on" not in done.stdout
+    for said in (
+        "variable-template: A variable cannot be resolved",
+        "engine_proxy: 'typo' is undefined",
+        "host_sysctls: 'nope' is undefined",
+        "model_catalog: 'missing' is undefined",
+        "CRITICAL variable-value: service_drain has the wrong type or value",
+        "WARNING watchdog-too-short",
+        "4 critical, 1 warning",
+    ):
+        assert said in done.stdout, done.stdout
+
+
+def test_warnings_are_shown_and_stop_nothing(playbook: Path):
+    done = play(playbook, "example", service_watchdog=30)
+    assert done.returncode == 0, done.stdout
+    assert "WARNING watchdog-too-short" in done.stdout
+    assert "the play goes on" in done.stdout
