@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import nccl
 from ..findings import Finding
-from ..nccl_lint import lint_environment
+from ..nccl.lint import lint_environment
 
 BASELINE = "none"
 """The profile that sets nothing: NCCL's own choice."""

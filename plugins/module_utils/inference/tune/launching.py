@@ -34,7 +34,7 @@ End = Literal["done", "failed", "stalled", "late"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: until torch is imported everywhere (``start``), without progress (``stall``), and for all (``total``)."""
+    """Seconds: until every rank has torch (``start``), without progress (``stall``), and for all (``total``)."""
 
     start: float = 120.0
     stall: float = 30.0
@@ -57,48 +57,83 @@ class GroupRun:
     """NCCL's own report of what hangs."""
 
 
-def run_group(
-    worker: Sequence[str], job: Job, environment: Mapping[str, str], limits: Limits, *, ask: bool = True
-) -> GroupRun:
-    """Start one worker a rank with exactly ``environment`` and see them through; ``ask``: ask RAS when they hang."""
-    path = job.write()
-    address = ras.free_address()
-    nccl = job.backend == "nccl"
-    settings = {**environment, **(DEBUG if nccl else {}), **({ras.VARIABLE: address} if nccl else {})}
+def run_group(worker: Sequence[str], job: Job, environment: Mapping[str, str], limits: Limits) -> GroupRun:
+    """Start one worker a rank with exactly ``environment`` and see them through."""
+    path, folder = job.write(), Path(job.folder)
+    address = ras.free_address() if job.backend == "nccl" else None
+    commands = [[*worker, str(path), str(rank)] for rank in range(job.world)]
     start = time.monotonic()
-    with _processes(worker, path, job, settings) as processes:
+    with _processes(commands, environment, folder, address) as processes:
         events = Events(job)
         end = _watch(processes, events, job, limits)
-        report = ras.report(address) if nccl and ask and end in ("stalled", "late") else None
-        exits = [process.poll() for process in processes]
-        seconds = time.monotonic() - start
-    events.poll()
-    folder = Path(job.folder)
+        return _left(processes, folder, end=end, start=start, address=address, read=events.rest)
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    limit: float,
+    read: Callable[[], list[dict[str, Any]]],
+) -> GroupRun:
+    """Run one program that talks to NCCL by itself; ``read`` returns its events when it has ended well.
+
+    Nothing is known of its progress: what has not ended after ``limit`` seconds has stalled.
+    """
+    address, start = ras.free_address(), time.monotonic()
+    with _processes([command], environment, folder, address) as processes:
+        _until(lambda: processes[0].poll() is not None, limit)
+        code = processes[0].poll()
+        end: End = "stalled" if code is None else "failed" if code else "done"
+        unknown = [{"event": "imported"}, {"event": "checking", "bytes": "some"}]
+        return _left(
+            processes,
+            folder,
+            end=end,
+            start=start,
+            address=address,
+            read=lambda: [unknown if end == "stalled" else read()],
+        )
+
+
+def _left(
+    processes: Sequence[subprocess.Popen[bytes]],
+    folder: Path,
+    *,
+    end: End,
+    start: float,
+    address: str | None,
+    read: Callable[[], list[list[dict[str, Any]]]],
+) -> GroupRun:
+    """Gather what a group leaves, while what hangs can still be asked."""
+    report = ras.report(address) if address and end in ("stalled", "late") else None
+    count = range(len(processes))
     return GroupRun(
         end=end,
-        seconds=round(seconds, 3),
-        events=events.by_rank,
-        exits=exits,
-        log="".join(_text(folder / f"nccl-{rank}.log") for rank in range(job.world)),
-        tails=[_text(folder / f"output-{rank}.log")[-_TAIL:] for rank in range(job.world)],
+        seconds=round(time.monotonic() - start, 3),
+        events=read(),
+        exits=[process.poll() for process in processes],
+        log="".join(_text(folder / f"nccl-{rank}.log") for rank in count),
+        tails=[_text(folder / f"output-{rank}.log")[-_TAIL:] for rank in count],
         ras=report,
     )
 
 
 @contextmanager
 def _processes(
-    worker: Sequence[str], path: Path, job: Job, environment: Mapping[str, str]
+    commands: Sequence[Sequence[str]], environment: Mapping[str, str], folder: Path, address: str | None
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the commands, each in a session of its own; with the ``address`` of RAS, NCCL logs to files."""
     processes: list[subprocess.Popen[bytes]] = []
     outputs: list[IO[bytes]] = []
     try:
-        for rank in range(job.world):
-            outputs.append((path.parent / f"output-{rank}.log").open("wb"))
-            own = {**environment, "NCCL_DEBUG_FILE": str(path.parent / f"nccl-{rank}.log")}
+        for rank, command in enumerate(commands):
+            outputs.append((folder / f"output-{rank}.log").open("wb"))
+            log = {**DEBUG, ras.VARIABLE: address, "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}.log")}
             processes.append(
                 subprocess.Popen(
-                    [*worker, str(path), str(rank)],
-                    env=own if job.backend == "nccl" else dict(environment),
+                    list(command),
+                    env={**environment, **({key: value for key, value in log.items() if value} if address else {})},
                     stdin=subprocess.DEVNULL,
                     stdout=outputs[-1],
                     stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .. import nccl_log
+from ..nccl import log as nccl_log
 from .launching import GroupRun
 from .protocol import Job
 
@@ -93,7 +93,7 @@ def _wrong_text(wrong: Sequence[tuple[int, dict[str, Any]]]) -> str:
 
 
 def _stopped(run: GroupRun, job: Job) -> tuple[Verdict, str]:
-    """A hang is one of communication: before every rank has torch, it is the host that is slow, or broken."""
+    """Return what a standstill means. Before every rank has torch it is no hang of communication."""
     absent = [rank for rank, events in enumerate(run.events) if not any(e["event"] == "imported" for e in events)]
     if absent:
         return "inconclusive", f"ranks {_list(absent)} did not get as far as importing torch within {run.seconds:.0f} s"

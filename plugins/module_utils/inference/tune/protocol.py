@@ -98,7 +98,12 @@ class Events:
 
     def poll(self) -> bool:
         """Read on. Returns whether anything new came."""
-        return any([self._poll(rank) for rank in range(len(self._files))])
+        return sum(self._poll(rank) for rank in range(len(self._files))) > 0
+
+    def rest(self) -> list[list[dict[str, Any]]]:
+        """Read what is left and return all events by rank."""
+        self.poll()
+        return self.by_rank
 
     def _poll(self, rank: int) -> bool:
         try:

@@ -88,7 +88,7 @@ def shape_of(config: object, name: str = "") -> Shape:
     """Read a ``config.json`` as transformers writes it; a multimodal one's text part counts. Raises ShapeError."""
     if not isinstance(config, Mapping):
         raise ShapeError(f"config.json: seen {type(config).__name__}, expected an object")
-    inner = next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), {})
+    inner: Mapping[str, Any] = next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), {})
     merged = {**config, **inner}
     if not name:
         name = str(next(iter(config.get("architectures") or ()), config.get("model_type", "")))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document of a host's measured profile: settings, the receipt that says where they come from, and its expiry.
+
+The document is what the profile ``measured`` reads (environment, nccl_version, evidence); ``banned`` and ``receipt``
+are added. It holds for one host, one driver and one NCCL release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..findings import Finding, Report
+from ..nccl.variables import VersionError, parse_version
+from ..topology.fingerprint import changes
+from .candidates import base_of
+from .decision import Decision, Result
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a measurement depends on. ``parts`` are the fingerprint's; None is what is not known."""
+
+    fingerprint: str | None = None
+    driver: str | None = None
+    nccl_version: str | None = None
+    parts: Mapping[str, Any] | None = None
+
+
+def document(
+    decision: Decision, results: Iterable[Result], host: Host, base: Mapping[str, str], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the document. ``base`` are the settings that held for every candidate: the choice holds only with them.
+
+    ``about`` goes into the receipt as it is: date, machine, model, command, versions. ValueError without a choice or
+    without NCCL's version.
+    """
+    if decision.chosen is None or not host.nccl_version:
+        raise ValueError(f"no profile to write: {decision.reason if decision.chosen is None else 'no NCCL version'}")
+    measured = list(results)
+    return {
+        "schema": SCHEMA,
+        "environment": {**base, **decision.environment},
+        "nccl_version": host.nccl_version,
+        "evidence": [_evidence(result, host, about) for result in measured if result.rows],
+        "banned": [
+            {"name": s.name, "environment": {**base, **s.environment}, "why": s.reason} for s in decision.at("banned")
+        ],
+        "receipt": {
+            **about,
+            "fingerprint": host.fingerprint,
+            "fingerprint_parts": host.parts,
+            "driver": host.driver,
+            "nccl_version": host.nccl_version,
+            "base": dict(base),
+            "decision": decision.as_dict(),
+            "results": [_figures(result) for result in measured],
+        },
+    }
+
+
+def _evidence(result: Result, host: Host, about: Mapping[str, Any]) -> dict[str, str]:
+    figures = "; ".join(f"{row.tokens} tokens ({row.bytes} B) {row.median_us:.1f}" for row in result.rows)
+    return {
+        "what": f"all-reduce in us, {result.name}: {figures}",
+        "where": f"{about.get('machine', 'this host')}, NCCL {host.nccl_version}, driver {host.driver}",
+        "by": f"scripts/tune on this host, {about.get('date', 'no date')}, medians",
+    }
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """Return a result without its single replays, which a receipt doesn't need."""
+    shown = result.as_dict()
+    for row in shown["rows"]:
+        del row["groups"]
+    return shown
+
+
+def expired(profile: Mapping[str, Any], now: Host) -> Report:
+    """Return what has changed since the profile was measured; what isn't known now goes under "not checked"."""
+    report = Report()
+    receipt = profile.get("receipt")
+    if not isinstance(receipt, Mapping):
+        report.extend([_finding("receipt", "the profile has no receipt", "none", "one written by tune")])
+        return report
+    for part, same in (("fingerprint", _equal), ("driver", _equal), ("nccl_version", _same_release)):
+        before, current = receipt.get(part), getattr(now, part)
+        name = part.removesuffix("_version")
+        if not before or not current:
+            report.skip(f"tune-expired-{name}", f"not known {'now' if before else 'when it was measured'}")
+        elif not same(str(before), str(current)):
+            seen = _changes(receipt, now) if part == "fingerprint" else str(current)
+            report.extend([_finding(name, f"another {name} than when it was measured", seen, str(before))])
+    return report
+
+
+def _equal(one: str, other: str) -> bool:
+    return one == other
+
+
+def _same_release(one: str, other: str) -> bool:
+    try:
+        return parse_version(one) == parse_version(other)
+    except VersionError:
+        return one == other
+
+
+def _changes(receipt: Mapping[str, Any], now: Host) -> str:
+    before = receipt.get("fingerprint_parts")
+    if isinstance(before, Mapping) and now.parts is not None:
+        return "; ".join(changes(before, now.parts)) or str(now.fingerprint)
+    return str(now.fingerprint)
+
+
+def _finding(part: str, what: str, seen: str, expected: str) -> Finding:
+    return Finding(
+        id=f"tune-expired-{part}",
+        level="warning",
+        what=f"{what}; the measured settings say nothing about this host as it is",
+        seen=seen,
+        expected=expected,
+        fix="Measure again (tune run), or run with another profile.",
+    )
+
+
+def ban(profile: Mapping[str, Any], environment: Mapping[str, str], fingerprint: str | None) -> str | None:
+    """Return why settings are banned on the host with this fingerprint, or None.
+
+    A ban holds for exactly the NCCL settings that failed; what NCCL logs is no part of them.
+    """
+    receipt = profile.get("receipt") or {}
+    if not fingerprint or receipt.get("fingerprint") != fingerprint:
+        return None
+    settings = base_of(environment)
+    return next((f"{e['name']}: {e['why']}" for e in profile.get("banned", ()) if e["environment"] == settings), None)

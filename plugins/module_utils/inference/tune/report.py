@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a measurement has to say: findings for the exit code, and tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..findings import Finding, Report
+from ..nccl.budget import size_text
+from . import budget, pairs
+from .candidates import BASELINE
+from .decision import Decision, Result
+from .pairs import PairResult
+
+_AT_FAULT = (
+    "Look at peer access: IOMMU translation and ACS (topology check), nvidia-smi topo -p2p r; NCCL's RAS report and "
+    "its last log lines are in the result file."
+)
+
+
+def findings(
+    results: Sequence[Result],
+    decision: Decision,
+    pair_results: Sequence[PairResult],
+    left_out: Iterable[tuple[str, str]],
+) -> Report:
+    """Return the report. Critical: NCCL's own choice or a pair hangs or is wrong; unknown: nothing can be decided."""
+    report = Report()
+    report.extend(_verdicts(results))
+    report.extend(_pairs(pair_results))
+    report.extend(_decision(decision))
+    for name, why in left_out:
+        report.skip(f"tune-{name}", why)
+    return report
+
+
+def _verdicts(results: Sequence[Result]) -> Iterator[Finding]:
+    for result in results:
+        own = result.name == BASELINE
+        settings = " ".join(f"{k}={v}" for k, v in result.environment.items()) or "NCCL's own choice"
+        if result.verdict in ("hang", "wrong-data"):
+            yield Finding(
+                id=f"tune-{result.verdict}",
+                level="critical" if own else "warning",
+                what=f"{result.name} is banned on this host: {result.verdict}",
+                seen=result.reason,
+                expected="right sums on every rank, in bounded time",
+                fix=_AT_FAULT if own else f"Don't run with {settings} here.",
+            )
+        elif result.verdict == "inconclusive":
+            yield Finding(
+                id="tune-inconclusive",
+                level="unknown" if own else "warning",
+                what=f"{result.name} could not be measured",
+                seen=result.reason,
+                expected="a group of processes that finishes, with these settings engaged",
+                fix="Mend what is named, or leave this candidate out.",
+            )
+
+
+def _pairs(results: Sequence[PairResult]) -> Iterator[Finding]:
+    bad = [result for result in results if result.verdict in ("hang", "wrong-data")]
+    for result in bad:
+        yield Finding(
+            id="tune-bad-pair",
+            level="critical",
+            what=f"{result.pair.name}: {result.verdict}",
+            seen=result.reason,
+            expected="right sums between every two GPUs, in bounded time",
+            fix=_AT_FAULT,
+        )
+    if (gpu := pairs.common_gpu(bad)) is not None:
+        yield Finding(
+            id="tune-bad-gpu",
+            level="critical",
+            what=f"every bad pair has GPU{gpu} in it",
+            seen=", ".join(result.pair.name for result in bad),
+            expected="no GPU that fails with every other one",
+            fix="Look at that card, its slot and its riser first (topology check, nvidia-smi -q, kernel log).",
+        )
+    for result, size, times in pairs.slow(results):
+        yield Finding(
+            id="tune-slow-pair",
+            level="warning",
+            what=f"{result.pair.name} takes {times:.1f} times the median of its link class at {size_text(size)}",
+            seen=f"{result.us[size]:.1f} us",
+            expected=f"less than {pairs.OUTLIER} times",
+            fix="Look at link width and generation of both cards (topology check), then measure this pair alone.",
+        )
+
+
+def _decision(decision: Decision) -> Iterator[Finding]:
+    if decision.chosen is None:
+        yield Finding(
+            id="tune-undecided",
+            level="unknown",
+            what="nothing can be recommended",
+            seen=decision.reason,
+            expected="NCCL's own choice measured, or banned with another candidate healthy",
+            fix="Mend what the other findings name and measure again.",
+        )
+    for standing in decision.at("trade"):
+        yield Finding(
+            id="tune-trade",
+            level="info",
+            what=f"{standing.name} is better in one phase and worse in the other; it was not chosen",
+            seen=standing.reason,
+            expected="a candidate that is worse nowhere",
+            fix=f"Choose the profile {standing.name} by name if that trade is wanted.",
+        )
+
+
+def text(results: Sequence[Result], decision: Decision, lines: Sequence[budget.Line], gpus: int, report: Report) -> str:
+    """Return tables of times, standings and the communication budget, then the findings and the choice."""
+    blocks = [_times(results), _standings(decision)]
+    if lines:
+        blocks += [_budget(lines), budget.reason(lines, gpus)]
+    return "\n\n".join([*blocks, report.as_text(), f"choice: {decision.chosen or 'none'}. {decision.reason}."])
+
+
+def _times(results: Sequence[Result]) -> str:
+    measured = [result for result in results if result.rows]
+    if not measured:
+        return "no candidate was measured"
+    header = ["us an all-reduce", *(f"{row.phase} {row.tokens} ({size_text(row.bytes)})" for row in measured[0].rows)]
+    body = [[r.name, *(f"{row.median_us:.1f} ±{row.noise * 100:.0f}%" for row in r.rows)] for r in measured]
+    return _table([header, *body])
+
+
+def _standings(decision: Decision) -> str:
+    rows = [["candidate", "decode", "prefill", "weighted", "noise", "status"]]
+    for standing in decision.standings:
+        cells = [standing.decode, standing.prefill, standing.score, standing.noise if standing.score else None]
+        rows.append([standing.name, *("-" if c is None else f"{c:.3f}" for c in cells), standing.status])
+    share = (
+        ""
+        if decision.decode_share is None
+        else f"\ndecode's share of the time in all-reduces: {decision.decode_share:.0%}"
+    )
+    return _table(rows) + share
+
+
+def _budget(lines: Sequence[budget.Line]) -> str:
+    rows = [["tokens", "message", "measured us", "formula us", "x calls", "measured ms", "formula ms", "of a step"]]
+    for line in lines:
+        share = "-" if line.share_of_step is None else f"{line.share_of_step:.0%}"
+        figures = (line.bandwidth_us, line.forward_bandwidth_ms)
+        formula_us, formula_ms = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
+        measured = (f"{line.measured_us:.1f}", formula_us, str(line.calls), f"{line.forward_measured_ms:.2f}")
+        rows.append([str(line.tokens), size_text(line.bytes), *measured, formula_ms, share])
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
