@@ -1,0 +1,723 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules around a service: generations, control, smoke test, weights and kernel settings.
+
+They run in this process with a systemd that a test scripts; files are real, below pytest's folder.
+"""
+
+from __future__ import annotations
+
+import getpass
+import grp
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from test_weights import shard
+
+import inference.instances
+import inference.kernel_settings
+import inference.toolkit
+import inference.weights  # noqa: F401 - the modules import the domain under Ansible's name for it
+from inference import generations, kernel_settings, managed_files, systemd
+from inference.generations import Generation, Store
+from inference.managed_files import Entry
+from inference.systemd import SystemdError, UnitState
+
+ROOT = Path(__file__).resolve().parent.parent
+ME = {"owner": getpass.getuser(), "group": grp.getgrgid(os.getgid()).gr_name}
+UNIT = "sglang@kimi.service"
+MODULES = ("service_generation", "service_control", "smoke_test", "model_weights", "kernel_settings")
+
+Result = dict[str, Any]
+Run = Callable[..., Result]
+
+
+def load(name: str) -> ModuleType:
+    """Return a module's code, with the domain where Ansible puts it."""
+    for loaded in [key for key in sys.modules if key == "inference" or key.startswith("inference.")]:
+        sys.modules[f"ansible.module_utils.{loaded}"] = sys.modules[loaded]
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"plugins/modules/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a module and returns what it prints; ``rc`` is added."""
+
+    def call(module: ModuleType, *, check: bool = False, **arguments: Any) -> Result:
+        capsys.readouterr()
+        with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit) as ended:
+            module.main()
+        return {**json.loads(capsys.readouterr().out), "rc": ended.value.code}
+
+    return call
+
+
+def state(active: str, sub: str = "", *, load: str = "loaded", status: str = "", job: int = 0) -> UnitState:
+    return UnitState(load, active, sub or active, "success", status, 1, 0, "exited 1", job)
+
+
+class Systemd:
+    """A systemd that shows the given states one after the other (the last one for good) and notes what it is told."""
+
+    def __init__(self, *states: UnitState) -> None:
+        self.states = list(states) or [state("inactive", "dead")]
+        self.told: list[str] = []
+        self.enabled = True
+        self.complaints: list[str] = []
+
+    def unit_state(self, _: str) -> UnitState:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def systemctl(self, *words: str, **_: Any) -> str:
+        self.told.append(" ".join(word for word in words if word != "--"))
+        return ""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Systemd:
+    made = Systemd()
+    for name in ("unit_state", "systemctl"):
+        monkeypatch.setattr(systemd, name, getattr(made, name))
+    monkeypatch.setattr(systemd, "enabled", lambda _: made.enabled)
+    monkeypatch.setattr(systemd, "verify", lambda *_: made.complaints)
+    monkeypatch.setattr(systemd, "journal", lambda *_: ["the last line"])
+    return made
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a root with the folders of a host, which the domain takes for the real ones."""
+    (tmp_path / "etc").mkdir()
+    monkeypatch.setattr(generations, "STATE_ROOT", tmp_path / "state")
+    monkeypatch.setattr(generations, "RUNTIME_ROOT", tmp_path / "run")
+    monkeypatch.setattr(generations, "SETTINGS_ROOT", tmp_path / "etc/inference")
+    if os.getuid():
+        monkeypatch.setattr(managed_files, "_own", lambda path, entry: path.chmod(entry.mode))
+    return tmp_path
+
+
+def files(host: Path, text: str = "one", unit: str = UNIT) -> list[Result]:
+    return [
+        {"path": f"{host}/etc/{unit}", "content": f"{text}\n", **ME},
+        {"path": f"{host}/etc/inference/kimi/supervisor.json", "content": "{}", "mode": "0640", **ME},
+    ]
+
+
+def wanted(host: Path, text: str = "one", unit: str = UNIT) -> Result:
+    return {
+        "instance": "kimi", "unit": unit, "release": f"r-{text}", "toolkit": "0.1-a", "files": files(host, text, unit)
+    }  # fmt: skip
+
+
+def runs(host: Path, generation: str) -> None:
+    """Let the supervisor's record say that the generation runs."""
+    (host / "run/kimi").mkdir(parents=True, exist_ok=True)
+    (host / "run/kimi/state.json").write_text(json.dumps({"generation": generation}))
+
+
+# what all of them owe
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_documentation_matches_the_code(name: str, monkeypatch: pytest.MonkeyPatch):
+    module = load(name)
+    seen: Result = {}
+
+    class Stop(Exception):  # noqa: N818 - no error: the specification is all that is wanted
+        pass
+
+    def catch(**given: Any) -> None:
+        seen.update(given)
+        raise Stop
+
+    monkeypatch.setattr(module, "AnsibleModule", catch)
+    with pytest.raises(Stop):
+        module.main()
+    options = yaml.safe_load(module.DOCUMENTATION)["options"]
+    assert seen["supports_check_mode"] is True
+    assert set(options) == set(seen["argument_spec"])
+    for option, spec in seen["argument_spec"].items():
+        for key in ("type", "required", "default", "choices", "elements"):
+            documented = options[option].get(key, {"type": "str", "required": False}.get(key))
+            assert documented == spec.get(key, {"type": "str", "required": False}.get(key)), (option, key)
+    assert isinstance(yaml.safe_load(module.EXAMPLES), list)
+    assert yaml.safe_load(module.RETURN)
+
+
+def check_returned(module: ModuleType, result: Result, also: Iterable[str] = ()) -> None:
+    """Every documented success value is there, and nothing undocumented is."""
+    documented = yaml.safe_load(module.RETURN)
+    promised = {key for key, entry in documented.items() if entry["returned"] == "success"}
+    allowed = {"changed", "diff", "invocation", "rc", *also}
+    assert promised <= set(result)
+    assert set(result) - promised <= allowed
+
+
+# service_generation
+
+GENERATION = load("service_generation")
+
+
+def test_a_first_generation_is_installed_and_wants_a_start(host: Path, fake: Systemd, run: Run):
+    result = run(GENERATION, **wanted(host))
+    assert (result["changed"], result["action"], result["previous"]) == (True, "start", None)
+    assert Store("kimi").current() == result["generation"]
+    assert (host / f"etc/{UNIT}").read_text() == "one\n"
+    assert fake.told == ["daemon-reload"]
+    assert result["toolkit_path"] == "/usr/local/lib/inference/0.1-a"
+    check_returned(GENERATION, result)
+
+
+def test_a_second_run_changes_nothing(host: Path, fake: Systemd, run: Run):
+    first = run(GENERATION, **wanted(host))
+    runs(host, first["generation"])
+    fake.states, fake.told = [state("active", "running")], []
+    again = run(GENERATION, **wanted(host))
+    assert (again["changed"], again["action"], again["paths"]) == (False, "none", [])
+    assert fake.told == []
+
+
+def test_check_mode_predicts_a_bare_host_and_touches_nothing(host: Path, fake: Systemd, run: Run):
+    result = run(GENERATION, check=True, **wanted(host))
+    assert (result["changed"], result["action"]) == (True, "start")
+    assert any("one" in entry["after"] for entry in result["diff"])
+    assert list((host / "etc").iterdir()) == []
+    assert not (host / "state").exists()
+    assert fake.told == []
+
+
+def test_what_systemd_complains_about_is_not_installed(host: Path, fake: Systemd, run: Run):
+    fake.complaints = ["sglang@kimi.service:3: Unknown key 'Foo' in section [Service], ignoring."]
+    result = run(GENERATION, **wanted(host))
+    assert result["rc"] == 1
+    assert "Unknown key 'Foo'" in result["msg"]
+    assert list((host / "etc").iterdir()) == []
+    assert not (host / "state").exists()
+
+
+def test_an_unknown_group_stops_before_anything_is_stopped(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    fake.told, fake.states = [], [state("active", "running")]
+    given = wanted(host, unit="vllm@kimi.service")
+    given["files"][0]["group"] = "no-such-group"
+    result = run(GENERATION, **given)
+    assert "no-such-group" in result["msg"]
+    assert fake.told == []
+    assert Store("kimi").kept() == [Store("kimi").current()]
+
+
+def test_another_engine_stops_the_unit_that_it_replaces(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    fake.told, fake.states = [], [state("active", "running")]
+    run(GENERATION, **wanted(host, unit="vllm@kimi.service"))
+    assert fake.told == [f"disable --now --quiet {UNIT}", "daemon-reload"]
+    assert not (host / f"etc/{UNIT}").exists()
+    assert (host / "etc/vllm@kimi.service").exists()
+
+
+def test_a_replaced_unit_that_is_gone_already_is_left_alone(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    fake.told, fake.states = [], [state("inactive", "dead", load="not-found")]
+    run(GENERATION, **wanted(host, unit="vllm@kimi.service"))
+    assert fake.told == ["daemon-reload"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "running", "expected"),
+    [
+        (state("active", "running"), "same", "none"),
+        (state("active", "running"), "other", "restart"),
+        (state("active", "running"), None, "restart"),
+        (state("activating", "start"), "same", "restart"),
+        (state("activating", "auto-restart"), "same", "restart"),
+        (state("failed"), "same", "start"),
+        (state("inactive", "dead"), "same", "start"),
+        (state("", "", load="not-found"), None, "start"),
+    ],
+)
+def test_the_action_follows_from_what_runs(unit: UnitState, running: str | None, expected: str):
+    assert GENERATION.action(unit, running, "same") == expected
+
+
+def test_restore_installs_the_last_good_generation(host: Path, fake: Systemd, run: Run):
+    good = run(GENERATION, **wanted(host))["generation"]
+    assert run(GENERATION, instance="kimi", operation="promote", evidence={"gate": 1})["changed"] is True
+    bad = run(GENERATION, **wanted(host, "bad"))
+    assert bad["last_known_good"] == good
+    rehearsal = run(GENERATION, check=True, instance="kimi", operation="restore")
+    assert (rehearsal["changed"], rehearsal["generation"]) == (True, good)
+    assert (host / f"etc/{UNIT}").read_text() == "bad\n"
+    result = run(GENERATION, instance="kimi", operation="restore")
+    assert (result["generation"], result["previous"]) == (good, bad["generation"])
+    assert (host / f"etc/{UNIT}").read_text() == "one\n"
+    named = run(GENERATION, instance="kimi", operation="restore", generation=bad["generation"])
+    assert named["generation"] == bad["generation"]
+
+
+def test_there_may_be_nothing_to_restore(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    result = run(GENERATION, instance="kimi", operation="restore")
+    assert "no generation to go back to" in result["msg"]
+    result = run(GENERATION, instance="kimi", operation="restore", generation="123456789012")
+    assert "no generation 123456789012" in result["msg"]
+
+
+def test_promotion_is_predicted_and_needs_something_installed(host: Path, fake: Systemd, run: Run):
+    assert "nothing is installed" in run(GENERATION, instance="kimi", operation="promote")["msg"]
+    run(GENERATION, **wanted(host))
+    assert run(GENERATION, check=True, instance="kimi", operation="promote")["changed"] is True
+    assert Store("kimi").last_known_good() is None
+    run(GENERATION, instance="kimi", operation="promote")
+    assert run(GENERATION, check=True, instance="kimi", operation="promote")["changed"] is False
+
+
+def test_status_shows_drift_and_changes_nothing(host: Path, fake: Systemd, run: Run):
+    bare = run(GENERATION, instance="kimi", operation="status")
+    assert (bare["changed"], bare["generation"], bare["unit"], bare["action"]) == (False, None, "", "start")
+    run(GENERATION, **wanted(host))
+    (host / f"etc/{UNIT}").write_text("mine\n")
+    fake.states = [state("active", "running", status="serving")]
+    found = run(GENERATION, instance="kimi", operation="status")
+    assert found["drift"] == [f"{host}/etc/{UNIT}"]
+    assert (found["active"], found["status"]) == ("active", "serving")
+    assert (host / f"etc/{UNIT}").read_text() == "mine\n"
+    check_returned(GENERATION, found)
+
+
+def test_an_altered_generation_is_an_error_with_a_sentence(host: Path, fake: Systemd, run: Run):
+    made = run(GENERATION, **wanted(host))["generation"]
+    manifest = host / f"state/kimi/generations/{made}/manifest.json"
+    manifest.write_text(manifest.read_text().replace("one\\n", "evil\\n"))
+    result = run(GENERATION, instance="kimi", operation="status")
+    assert "was altered" in result["msg"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze here")
+@pytest.mark.parametrize(("line", "said"), [("MemoryMaxx=1", "Unknown key"), ("MemoryMax=1G", "")])
+def test_the_hosts_own_systemd_checks_unit_and_drop_ins(line: str, said: str):
+    etc = "/etc/systemd/system"
+    entries = (
+        Entry(f"{etc}/x@a.service", content="[Service]\nExecStart=/bin/true\n"),
+        Entry(f"{etc}/x@a.service.d/10-more.conf", content=f"[Service]\n{line}\n"),
+        Entry("/etc/inference/a/supervisor.json", content="not for systemd"),
+    )
+    complaints = GENERATION.complaints(Generation("a", "x@a.service", "r", "t", entries))
+    assert bool(complaints) is bool(said)
+    assert said in "".join(complaints)
+
+
+# service_control
+
+CONTROL = load("service_control")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CONTROL, "POLL_S", 0)
+
+
+def control(run: Run, wanted_state: str, **more: Any) -> Result:
+    return run(CONTROL, unit=UNIT, instance="kimi", state=wanted_state, **more)
+
+
+def test_a_serving_unit_is_left_alone(host: Path, fake: Systemd, run: Run):
+    fake.states = [state("active", "running")]
+    result = control(run, "started")
+    assert (result["changed"], fake.told) == (False, [])
+    check_returned(CONTROL, result)
+
+
+def test_a_serving_unit_that_does_not_start_at_boot_is_enabled_only(host: Path, fake: Systemd, run: Run):
+    fake.states, fake.enabled = [state("active", "running")], False
+    assert control(run, "started")["changed"] is True
+    assert fake.told == [f"enable --quiet {UNIT}"]
+    fake.told = []
+    assert control(run, "started", enabled=False)["changed"] is False
+    assert fake.told == []
+
+
+def test_a_start_is_followed_through_its_phases(host: Path, fake: Systemd, run: Run):
+    fake.states = [
+        state("inactive", "dead"), state("inactive", "dead"),
+        state("activating", "start", status="loading weights, 3 s"),
+        state("activating", "start", status="loading weights, 9.5 s"),
+        state("activating", "start", status="capturing graphs for 2 s"),
+        state("active", "running", status="serving"),
+    ]  # fmt: skip
+    result = control(run, "started")
+    assert result["changed"] is True
+    assert [p["phase"] for p in result["phases"]] == ["loading weights", "capturing graphs", "serving"]
+    assert fake.told[-1] == f"start --no-block {UNIT}"
+    check_returned(CONTROL, result)
+
+
+def test_a_job_that_waits_is_no_answer(host: Path, fake: Systemd, run: Run):
+    fake.states = [
+        state("inactive", "dead"), state("inactive", "dead"),
+        state("inactive", "dead", job=7), state("inactive", "dead", job=7),
+        state("activating", "start", job=7), state("active", "running"),
+    ]  # fmt: skip
+    assert control(run, "started")["active"] == "active"
+
+
+def test_a_restart_is_not_over_while_the_old_process_still_serves(host: Path, fake: Systemd, run: Run):
+    fake.states = [
+        state("active", "running"), state("active", "running"),
+        state("active", "running", job=7, status="serving"),
+        state("deactivating", "stop-sigterm", job=7, status="draining"),
+        state("activating", "start", job=7, status="loading weights"),
+        state("active", "running", status="serving"),
+    ]  # fmt: skip
+    result = control(run, "restarted")
+    assert [p["phase"] for p in result["phases"]] == ["serving", "draining", "loading weights", "serving"]
+    assert fake.told[-1] == f"restart --no-block {UNIT}"
+
+
+def failing() -> list[UnitState]:
+    down = state("inactive", "dead")
+    return [down, down, state("activating", "start", job=7), state("activating", "auto-restart")]
+
+
+def test_a_failed_start_reports_the_supervisors_cause_and_stops_retrying(host: Path, fake: Systemd, run: Run):
+    record = host / "run/kimi/last-failure.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"cause": "oom", "what": "out of GPU memory", "fix": "lower mem-fraction-static"}))
+    os.utime(record, (2**33, 2**33))
+    fake.states = failing()
+    result = control(run, "started")
+    assert result["rc"] == 1
+    assert "out of GPU memory" in result["msg"]
+    assert "lower mem-fraction-static" in result["msg"]
+    assert result["cause"]["cause"] == "oom"
+    assert result["journal"] == ["the last line"]
+    assert fake.told[-1] == f"stop {UNIT}"
+
+
+def test_the_record_of_an_earlier_failure_explains_nothing(host: Path, fake: Systemd, run: Run):
+    record = host / "run/kimi/last-failure.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"what": "out of GPU memory"}))
+    os.utime(record, (1, 1))
+    fake.states = failing()
+    result = control(run, "started")
+    assert "out of GPU memory" not in result["msg"]
+    assert result["cause"] == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_broken_record_is_no_cause(host: Path, text: str):
+    (host / "run/kimi").mkdir(parents=True)
+    (host / "run/kimi/last-failure.json").write_text(text)
+    assert CONTROL.cause("kimi", 0) == {}
+    assert CONTROL.cause("other", 0) == {}
+
+
+@pytest.mark.parametrize("before", [state("failed"), state("activating", "auto-restart")])
+def test_a_unit_that_failed_before_is_reset_first(host: Path, fake: Systemd, run: Run, before: UnitState):
+    fake.states = [before, before, state("active", "running")]
+    control(run, "restarted")
+    assert fake.told == [
+        f"enable --quiet {UNIT}", f"stop {UNIT}", f"reset-failed {UNIT}", f"restart --no-block {UNIT}"
+    ]  # fmt: skip
+
+
+def test_a_start_that_takes_too_long_is_stopped(host: Path, fake: Systemd, run: Run):
+    fake.states = [state("inactive", "dead"), state("inactive", "dead"), state("activating", "start", status="slow")]
+    result = control(run, "started", timeout=0)
+    assert "did not become ready" in result["msg"]
+    assert fake.told[-1] == f"stop {UNIT}"
+
+
+def test_a_unit_that_is_not_there_is_named(host: Path, fake: Systemd, run: Run):
+    fake.states = [state("inactive", "dead", load="not-found")]
+    assert "systemd says not-found" in control(run, "started")["msg"]
+    assert "nothing is installed for kimi" in run(CONTROL, unit="", instance="kimi", state="restarted")["msg"]
+
+
+def test_stopping(host: Path, fake: Systemd, run: Run):
+    fake.states = [state("active", "running"), state("inactive", "dead")]
+    assert control(run, "stopped")["changed"] is True
+    assert fake.told == [f"stop {UNIT}"]
+    fake.told = []
+    assert control(run, "stopped")["changed"] is False
+    assert fake.told == []
+
+
+@pytest.mark.parametrize(("wanted_state", "changed"), [("started", False), ("restarted", True), ("stopped", True)])
+def test_check_mode_predicts(host: Path, fake: Systemd, run: Run, wanted_state: str, changed: bool):
+    fake.states = [state("active", "running")]
+    result = control(run, wanted_state, check=True)
+    assert (result["changed"], fake.told) == (changed, [])
+
+
+def test_a_failing_systemctl_is_an_error_with_a_sentence(
+    host: Path, fake: Systemd, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*words: str, **_: Any) -> str:
+        raise SystemdError("systemctl enable: Access denied")
+
+    monkeypatch.setattr(systemd, "systemctl", refuse)
+    assert control(run, "started")["msg"] == "systemctl enable: Access denied"
+
+
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [
+        ("loading weights, 12 s", "loading weights"),
+        ("loading weights (3 of 8), 12.5 s", "loading weights (3 of 8)"),
+        ("starting for 3s", "starting"),
+        ("serving", "serving"),
+        ("", ""),
+    ],
+)
+def test_a_phase_has_no_clock(status: str, phase: str):
+    assert CONTROL.phase(status) == phase
+
+
+# smoke_test
+
+SMOKE = load("smoke_test")
+
+
+@pytest.fixture
+def deployed(host: Path, fake: Systemd, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the id of a generation that is installed and runs, on a host whose smoke program a test writes."""
+    made: str = run(GENERATION, **wanted(host))["generation"]
+    runs(host, made)
+    fake.states = [state("active", "running", status="serving")]
+    monkeypatch.setattr(SMOKE, "command", lambda made, mode, _: [str(host / "smoke"), mode, made.id])
+    return made
+
+
+def program(host: Path, body: str) -> None:
+    (host / "smoke").write_text(f"#!{sys.executable}\nimport json, sys\n{body}\n")
+    (host / "smoke").chmod(0o755)
+
+
+PASS = 'print(json.dumps({"schema": 1, "ok": True, "findings": [], "gate": {"verdict": "pass"}, "ran": sys.argv[1:]}))'
+FAIL = 'print(json.dumps({"schema": 1, "ok": False, "findings": [{"id": "x"}]})); sys.exit(2)'
+
+
+def test_a_full_pass_promotes_and_the_next_run_is_quick(host: Path, deployed: str, run: Run):
+    program(host, PASS)
+    first = run(SMOKE, instance="kimi")
+    assert (first["passed"], first["promoted"], first["changed"], first["mode"]) == (True, True, True, "full")
+    assert first["report"]["ran"] == ["full", deployed]
+    assert Store("kimi").last_known_good() == deployed
+    assert first["engaged"]["generation"] == deployed
+    check_returned(SMOKE, first)
+    second = run(SMOKE, instance="kimi")
+    assert (second["mode"], second["changed"], second["report"]["ran"][0]) == ("quick", False, "quick")
+
+
+def test_a_quick_pass_proves_nothing_new(host: Path, deployed: str, run: Run):
+    program(host, PASS)
+    result = run(SMOKE, instance="kimi", mode="quick")
+    assert (result["passed"], result["promoted"]) == (True, False)
+    assert Store("kimi").last_known_good() is None
+
+
+def test_a_failure_is_reported_and_changes_nothing(host: Path, deployed: str, run: Run):
+    program(host, FAIL)
+    result = run(SMOKE, instance="kimi")
+    assert (result["rc"], result["passed"], result["changed"]) == (0, False, False)
+    assert result["report"]["findings"] == [{"id": "x"}]
+    assert Store("kimi").last_known_good() is None
+
+
+@pytest.mark.parametrize(
+    "body", ["sys.exit('no module named aiohttp')", "print('half {')", "import time; time.sleep(9)"]
+)
+def test_a_program_that_gives_no_answer_is_an_error(host: Path, deployed: str, run: Run, body: str):
+    program(host, body)
+    result = run(SMOKE, instance="kimi", timeout=1)
+    assert result["rc"] == 1
+    assert "the smoke test did not run (exit " in result["msg"]
+    assert Store("kimi").last_known_good() is None
+
+
+def test_a_generation_that_does_not_run_is_not_proved(host: Path, deployed: str, run: Run):
+    program(host, PASS)
+    runs(host, "000000000000")
+    result = run(SMOKE, instance="kimi")
+    assert f"generation {deployed} is installed and 000000000000 still runs" in result["msg"]
+    assert Store("kimi").last_known_good() is None
+
+
+def test_nothing_installed(host: Path, fake: Systemd, run: Run):
+    assert "nothing is installed for kimi" in run(SMOKE, instance="kimi")["msg"]
+
+
+@pytest.mark.parametrize(("mode", "news"), [("auto", True), ("full", True), ("quick", False)])
+def test_check_mode_runs_no_test(host: Path, deployed: str, run: Run, mode: str, news: bool):
+    result = run(SMOKE, check=True, instance="kimi", mode=mode)
+    assert (result["changed"], result["promoted"], result["report"]) == (news, news, {})
+    check_returned(SMOKE, result)
+
+
+def test_the_command_is_that_of_the_installed_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SMOKE, "Path", lambda name: tmp_path if str(name).startswith("/etc/inference/") else Path(name))
+    (tmp_path / "supervisor.json").write_text('{"host": "::1", "port": 30000}')
+    generation = Generation("kimi", UNIT, "sglang-1", "0.1-a", ())
+    words = SMOKE.command(generation, "quick", Path("/var/lib/inference/kimi"))
+    assert words[0] == "/opt/inference/releases/sglang-1/venv/bin/python"
+    assert words[2] == "/usr/local/lib/inference/0.1-a/scripts/smoke"
+    assert words[words.index("--url") + 1] == "http://[::1]:30000"
+    assert words[words.index("--history") + 1] == "/var/lib/inference/kimi/smoke"
+    assert words[-1] == "--quick"
+    assert "--quick" not in SMOKE.command(generation, "full", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:30000"),
+        ("0.0.0.0", "http://127.0.0.1:30000"),
+        ("::", "http://[::1]:30000"),
+        ("gpu-1", "http://gpu-1:30000"),
+        ("fd00::1", "http://[fd00::1]:30000"),
+    ],
+)
+def test_the_url_reaches_the_engine_from_its_own_host(address: str, url: str):
+    assert SMOKE.url(address, 30000) == url
+
+
+# model_weights
+
+WEIGHTS = load("model_weights")
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"architectures": ["X"]}')
+    (folder / "tokenizer.json").write_text("{}")
+    shard(folder / "model.safetensors")
+    return folder
+
+
+def catalog(*folders: Path) -> list[dict[str, str]]:
+    return [{"name": folder.name, "path": str(folder)} for folder in folders]
+
+
+def test_whole_and_incomplete_models_are_told_apart(tmp_path: Path, run: Run):
+    whole, cut = model(tmp_path / "whole"), model(tmp_path / "cut")
+    size = (cut / "model.safetensors").stat().st_size
+    os.truncate(cut / "model.safetensors", size - 1)
+    result = run(WEIGHTS, models=catalog(whole, cut, tmp_path / "none"))
+    assert (result["changed"], result["incomplete"]) == (False, ["cut", "none"])
+    assert f"{size - 1} bytes, and its header says {size}" in result["problems"]["cut"]
+    assert result["bytes"] == {"whole": (whole / "model.safetensors").stat().st_size}
+    check_returned(WEIGHTS, result)
+
+
+def test_a_model_that_was_brought_takes_its_place(tmp_path: Path, run: Run):
+    for target in (tmp_path / "new", model(tmp_path / "old")):
+        incoming = model(Path(f"{target}.incoming"))
+        (incoming / "mark").write_text("")
+        result = run(WEIGHTS, models=catalog(target), incoming=True)
+        assert result["changed"] is True
+        assert (target / "mark").exists()
+        assert not incoming.exists()
+
+
+def test_half_a_model_is_not_moved(tmp_path: Path, run: Run):
+    target = model(tmp_path / "m")
+    os.truncate(model(tmp_path / "m.incoming") / "model.safetensors", 50)
+    result = run(WEIGHTS, models=catalog(target), incoming=True)
+    assert "not whole" in result["msg"]
+    assert (target / "model.safetensors").stat().st_size > 50
+
+
+def test_what_is_no_model_is_never_removed(tmp_path: Path, run: Run):
+    model(tmp_path / "m.incoming")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/letter.txt").write_text("dear")
+    result = run(WEIGHTS, models=catalog(tmp_path / "m"), incoming=True)
+    assert "folder of something else" in result["msg"]
+    assert (tmp_path / "m/letter.txt").read_text() == "dear"
+    assert (tmp_path / "m.incoming").is_dir()
+
+
+def test_weights_in_check_mode(tmp_path: Path, run: Run):
+    whole = model(tmp_path / "whole")
+    assert run(WEIGHTS, check=True, models=catalog(whole), user="no-such-user")["incomplete"] == []
+    assert run(WEIGHTS, models=catalog(whole), user="no-such-user")["incomplete"] == ["whole"]
+    model(tmp_path / "new.incoming")
+    assert run(WEIGHTS, check=True, models=catalog(tmp_path / "new"), incoming=True)["changed"] is True
+    assert not (tmp_path / "new").exists()
+
+
+# kernel_settings
+
+KERNEL = load("kernel_settings")
+
+
+@pytest.fixture
+def proc(host: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (host / "proc/vm").mkdir(parents=True)
+    (host / "proc/vm/swappiness").write_text("60\n")
+    for function in (kernel_settings.read, kernel_settings.set_running, kernel_settings.path_of):
+        monkeypatch.setattr(function, "__defaults__", (host / "proc",))
+    original = kernel_settings.boot_file
+    monkeypatch.setattr(
+        kernel_settings,
+        "boot_file",
+        lambda values, path: Entry(**{**vars(original(values, path)), **ME}),
+    )
+    return host / "proc"
+
+
+def sysctls(run: Run, host: Path, values: dict[str, Any], *, check: bool = False) -> Result:
+    return run(KERNEL, check=check, sysctls=values, path=f"{host}/etc/60.conf")
+
+
+def test_settings_hold_now_and_at_the_next_boot(host: Path, proc: Path, run: Run):
+    result = sysctls(run, host, {"vm.swappiness": "10"})
+    assert result["changed"] is True
+    assert (proc / "vm/swappiness").read_text() == "10"
+    assert "vm.swappiness = 10" in (host / "etc/60.conf").read_text()
+    assert result["running"] == {"vm.swappiness": "60"}
+    assert sysctls(run, host, {"vm.swappiness": "10"})["changed"] is False
+    check_returned(KERNEL, result)
+
+
+def test_a_value_that_was_changed_by_hand_is_healed(host: Path, proc: Path, run: Run):
+    sysctls(run, host, {"vm.swappiness": "10"})
+    (proc / "vm/swappiness").write_text("60\n")
+    result = sysctls(run, host, {"vm.swappiness": "10"})
+    assert result["changed"] is True
+    assert [entry["before"] for entry in result["diff"]] == ["vm.swappiness = 60\n"]
+    (host / "etc/60.conf").unlink()
+    assert sysctls(run, host, {"vm.swappiness": "10"})["changed"] is True
+
+
+def test_settings_in_check_mode_and_the_way_back(host: Path, proc: Path, run: Run):
+    result = sysctls(run, host, {"vm.swappiness": "10"}, check=True)
+    assert result["changed"] is True
+    assert len(result["diff"]) == 2
+    assert (proc / "vm/swappiness").read_text() == "60\n"
+    assert not (host / "etc/60.conf").exists()
+    sysctls(run, host, {"vm.swappiness": "10"})
+    assert sysctls(run, host, {})["changed"] is True
+    assert not (host / "etc/60.conf").exists()
+
+
+def test_a_wrong_setting_changes_nothing(host: Path, proc: Path, run: Run):
+    result = sysctls(run, host, {"vm.swappiness": "10", "vm.swapiness": "10"})
+    assert "no such setting" in result["msg"]
+    assert (proc / "vm/swappiness").read_text() == "60\n"
+    assert not (host / "etc/60.conf").exists()
