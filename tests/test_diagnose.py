@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference import diagnose_unit
 from inference.diagnose import READERS, diagnose, known
-from inference.diagnose_http import read_exchange
-from inference.diagnose_rules import RULES
+from inference.diagnose import unit as diagnose_unit
+from inference.diagnose.http import read_exchange
+from inference.diagnose.rules import RULES
 from inference.signatures import SIGNATURES, STALLS
 
 ROOT = Path(__file__).parent.parent

@@ -21,12 +21,11 @@ from ansible.module_utils.testing import patch_module_args
 from tiny_wheels import INTERPRETER, PYTHON, lock_text, wheelhouse, write_wheel
 
 import inference
-import inference.installing
-import inference.interpreters
 import inference.releases
-import inference.resolver
-from inference import locks
-from inference.releases import INSTALLED, RELEASE, Release
+import inference.releases.installing
+import inference.releases.interpreters
+import inference.releases.resolver
+from inference.releases import INSTALLED, RELEASE, Release, locks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -162,9 +161,9 @@ def test_without_bytecode_nothing_is_compiled(host: Host) -> None:
 
 def test_every_valid_source_has_fresh_bytecode(host: Host) -> None:
     release = host.install()
-    interpreter = inference.interpreters.probe(INTERPRETER)
-    packages = inference.installing.site_packages(release, interpreter)
-    lacking = inference.installing.without_bytecode(packages, interpreter)
+    interpreter = inference.releases.interpreters.probe(INTERPRETER)
+    packages = inference.releases.installing.site_packages(release, interpreter)
+    lacking = inference.releases.installing.without_bytecode(packages, interpreter)
     assert [path.name for path in lacking] == ["future.py"]
 
 
@@ -259,15 +258,17 @@ def test_a_missing_or_wrong_wheel_is_named_and_nothing_is_built(
 
 
 def test_no_room_is_said_before_anything_is_built(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference.wheelhouse.free_bytes", lambda _path: 1000)
+    monkeypatch.setattr("inference.releases.wheelhouse.free_bytes", lambda _path: 1000)
     assert "no room for tiny-1.0" in host.run("install")["msg"]
     assert not host.root.exists()
 
 
 def test_missing_headers_are_said_for_a_gpu(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = inference.interpreters.probe
+    real = inference.releases.interpreters.probe
     bare = type(real(INTERPRETER))
-    monkeypatch.setattr("inference.interpreters.probe", lambda path: bare(**{**real(path).as_dict(), "headers": False}))
+    monkeypatch.setattr(
+        "inference.releases.interpreters.probe", lambda path: bare(**{**real(path).as_dict(), "headers": False})
+    )
     gpu = host.lock.replace("# variant: cpu", "# variant: cu130")
     assert "Python.h" in host.run("install", lock=gpu)["msg"]
     assert "failed" not in host.run("install")
@@ -285,11 +286,11 @@ def test_a_source_that_cannot_be_compiled_for_another_reason_than_syntax_fails(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = host.install()
-    interpreter = inference.interpreters.probe(INTERPRETER)
-    packages = inference.installing.site_packages(release, interpreter)
+    interpreter = inference.releases.interpreters.probe(INTERPRETER)
+    packages = inference.releases.installing.site_packages(release, interpreter)
     (packages / "dangling.py").symlink_to("nowhere")
     with pytest.raises(inference.releases.ReleaseError, match=r"could not be compiled: .*dangling\.py"):
-        inference.installing.compile_missing(release, interpreter)
+        inference.releases.installing.compile_missing(release, interpreter)
 
 
 # --- interrupted ---
@@ -310,7 +311,8 @@ DRIVER = """
 import json, sys
 sys.path.insert(0, {utils!r})
 from pathlib import Path
-from inference import installing, interpreters, locks, releases
+from inference.releases import installing, interpreters, locks
+from inference import releases
 a = json.load(open({arguments!r}))
 lock, installer = locks.parse_lock(a["lock"]), locks.parse_lock(a["installer_lock"]).pins[0]
 interpreter = interpreters.probe(a["python"])
@@ -429,8 +431,8 @@ def test_a_patched_file_is_accepted_and_another_is_not(host: Host) -> None:
     record = release.record()
     assert [Path(path).name for path in record["changed_files"]] == ["part.py"]
     assert (record["patches"], record["patches_id"]) == ([{"id": "T1"}], "T1:abc")
-    interpreter = inference.interpreters.probe(INTERPRETER)
-    assert [p.name for p in inference.installing.without_bytecode(packages, interpreter)] == ["future.py"]
+    interpreter = inference.releases.interpreters.probe(INTERPRETER)
+    assert [p.name for p in inference.releases.installing.without_bytecode(packages, interpreter)] == ["future.py"]
 
 
 def test_a_patched_file_that_is_no_python_is_not_sealed(host: Host) -> None:

@@ -16,7 +16,8 @@ import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 
-from inference import __version__, patch_entry
+from inference import __version__
+from inference.ledger import entry as patch_entry
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv/bin"
@@ -128,7 +129,7 @@ def test_toolkit_files(filters: ModuleType):
         seen.add(entry["path"])
     modes = {entry["path"].removeprefix(found["path"] + "/"): entry.get("mode") for entry in found["files"]}
     assert modes["scripts/supervisor"] == "0755"
-    assert modes["plugins/module_utils/inference/nccl.py"] == "0644"
+    assert modes["plugins/module_utils/inference/nccl/__init__.py"] == "0644"
 
 
 def test_findings_text(filters: ModuleType):

@@ -15,8 +15,9 @@ import patch_trees
 import pytest
 from patch_trees import CHECK, FILES, ROOT, TILES, contents, entry, make, second, snapshot
 
-from inference import ledger, patched_tree
+from inference import ledger
 from inference.ledger import LedgerError
+from inference.ledger import tree as patched_tree
 
 BOTH = [entry(), second()]
 

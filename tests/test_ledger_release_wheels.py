@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from inference import release_wheels
+from inference.releases import wheels as release_wheels
 
 METADATA = """\
 Metadata-Version: 2.4

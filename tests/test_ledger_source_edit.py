@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference import source_edit
-from inference.source_edit import EditError, Span
+from inference.ledger import source_edit
+from inference.ledger.source_edit import EditError, Span
 
 SOURCE = """\
 import os

@@ -16,8 +16,8 @@ import yaml
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from inference import locks, resolver, wheelhouse
-from inference.locks import Lock, LockError, Pin, Target
+from inference.releases import locks, resolver, wheelhouse
+from inference.releases.locks import Lock, LockError, Pin, Target
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "roles" / "engine" / "files" / "locks"

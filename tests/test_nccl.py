@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference import nccl
-from inference.nccl_values import c_integer
-from inference.nccl_variables import (
+from inference.nccl.values import c_integer
+from inference.nccl.variables import (
     ALGORITHMS,
     LEVELS,
     NEWEST,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.comm_budget import BudgetError, Measured, Model, budget, size_text
+from inference.nccl.budget import BudgetError, Measured, Model, budget, size_text
 
 GLM5 = Model(hidden=5632, layers=78, gpus=8, bandwidth=63)
 TOKENS = [1, 128, 1024]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from inference import nccl
 from inference.findings import LEVELS
-from inference.nccl_lint import lint, lint_environment, settings_of
-from inference.nccl_rules import RULES
-from inference.nccl_together import Topology, TopologyError
-from inference.nccl_values import list_words, parse_list
-from inference.nccl_variables import VARIABLES, VersionError
+from inference.nccl.lint import lint, lint_environment, settings_of
+from inference.nccl.rules import RULES
+from inference.nccl.together import Topology, TopologyError
+from inference.nccl.values import list_words, parse_list
+from inference.nccl.variables import VARIABLES, VersionError
 
 NEW = "2.28.9"
 OLD = "2.23.4"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference import nccl
-from inference.nccl_log import as_text, compare, engaged, parse
+from inference.nccl.log import as_text, compare, engaged, parse
 
 LOGS = Path(__file__).parent / "fixtures" / "nccl"
 LATENCY = nccl.environment("latency")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from tiny_wheels import INTERPRETER, PYTHON, lock_text
 
-from inference import interpreters, locks, releases
-from inference.interpreters import Interpreter
-from inference.locks import Pin
-from inference.releases import Release, ReleaseError
+from inference import releases
+from inference.releases import Release, ReleaseError, interpreters, locks
+from inference.releases.interpreters import Interpreter
+from inference.releases.locks import Pin
 
 PIN = Pin("tiny", "1.0", "tiny-1.0-py3-none-any.whl", 1, "0" * 64)
 LOCK = locks.parse_lock(lock_text([PIN]))
@@ -43,7 +43,7 @@ def sealed(tmp_path: Path, name: str, interpreter: Interpreter, created: str = "
 
 
 def _entries(release: Release):
-    from inference import sealing
+    from inference.releases import sealing
 
     return sealing.make_manifest(release.path, releases.NOT_IN_MANIFEST)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inference import sealing
+from inference.releases import sealing
 
 
 class Sealed:
@@ -174,7 +174,7 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path, monke
     def fail(_descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("inference.sealing.os.fsync", fail)
+    monkeypatch.setattr("inference.releases.sealing.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         sealing.write_atomically(path, b"new")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("kept", b"old")]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -189,10 +190,8 @@ def test_the_built_in_expectations_can_be_shown_and_used_as_files(tmp_path: Path
 def test_it_runs_from_where_a_host_keeps_it(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "topology").write_text(PROGRAM.read_text())
-    library = tmp_path / "plugins" / "module_utils" / "inference"
-    library.mkdir(parents=True)
-    for source in (ROOT / "plugins" / "module_utils" / "inference").glob("*.py"):
-        (library / source.name).write_text(source.read_text())
+    library = Path("plugins", "module_utils", "inference")
+    shutil.copytree(ROOT / library, tmp_path / library)
     done = subprocess.run(
         [sys.executable, "-I", tmp_path / "scripts" / "topology", "parse", FIXTURES / "version_595.txt"],
         capture_output=True,

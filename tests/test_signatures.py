@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from inference import signatures
 from inference.findings import Finding
-from inference.phases import PHASE_NAMES, PHASES, phase_of
-from inference.signature import LONGEST_LINE, WordFilter, clean
 from inference.signatures import SIGNATURES, STALLS, Match, Scanner, finding, root_cause, scan, stall
+from inference.signatures.phases import PHASE_NAMES, PHASES, phase_of
+from inference.signatures.signature import LONGEST_LINE, WordFilter, clean
 
 FIXTURES = Path(__file__).parent / "fixtures" / "reports"
 LINES = [line.split("\t", 2) for line in (FIXTURES / "lines.tsv").read_text().splitlines() if not line.startswith("#")]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from inference import smoke_after
-from inference.openai_client import Client
-from inference.smoke_after import after, is_local, run_command
-from inference.smoke_context import Context
-from inference.smoke_profile import load_profile
+from inference.smoke import after as smoke_after
+from inference.smoke.after import after, is_local, run_command
+from inference.smoke.client import Client
+from inference.smoke.context import Context
+from inference.smoke.profile import load_profile
 
 HERE = "http://127.0.0.1:1"
 GPUS = "".join(f"GPU {i}: NVIDIA RTX PRO 6000 Blackwell Server Edition (UUID: GPU-{i})\n" for i in range(8))

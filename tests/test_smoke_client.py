@@ -16,10 +16,10 @@ from itertools import pairwise
 import pytest
 from misbehaving_server import MODEL, Server
 
-from inference import openai_client
-from inference.openai_client import Client, MissingLibraryError, Request, require_libraries
-from inference.smoke_stats import Phase
-from inference.smoke_stream import Limits, RawStream
+from inference.smoke import client as openai_client
+from inference.smoke.client import Client, MissingLibraryError, Request, require_libraries
+from inference.smoke.stats import Phase
+from inference.smoke.stream import Limits, RawStream
 
 LIMITS = Limits(first_token=2, stall=2, request=10)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.smoke_gate import (
+from inference.smoke.gate import (
     Key,
     allowed_from,
     history_line,
@@ -19,7 +19,7 @@ from inference.smoke_gate import (
     read_history,
     worse,
 )
-from inference.smoke_profile import Regression, load_profile
+from inference.smoke.profile import Regression, load_profile
 
 TOK, TTFT = "single.decode_tok_s", "single.ttft_s"
 RULE = Regression(percent=10, seconds_percent=25, seconds_slack=0.005, mads=5)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from inference.smoke_profile import Mark, Profile, ProfileError, load_profile, settings
+from inference.smoke.profile import Mark, Profile, ProfileError, load_profile, settings
 
 DOCS = (Path(__file__).parent.parent / "docs" / "smoke.md").read_text(encoding="utf-8")
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from misbehaving_server import FAULTS, HEALTHY, MODEL, Server
 
-from inference.openai_client import Client
 from inference.smoke import Result
-from inference.smoke_context import Context
-from inference.smoke_gate import History
-from inference.smoke_profile import STAGES, Profile, load_profile
-from inference.smoke_run import apply_gate, key_of, run_stages, stages_for
+from inference.smoke.client import Client
+from inference.smoke.context import Context
+from inference.smoke.gate import History
+from inference.smoke.profile import STAGES, Profile, load_profile
+from inference.smoke.run import apply_gate, key_of, run_stages, stages_for
 
 PROFILE = {
     "model": MODEL,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from misbehaving_server import MODEL, Server
 
-from inference import smoke_soak
-from inference.openai_client import Client
-from inference.smoke_context import Context
-from inference.smoke_profile import load_profile
-from inference.smoke_run import run_stages, stages_for
-from inference.smoke_soak import Host, gpu_memory_by_gpu, growth, numbers, soak
+from inference.smoke import soak as smoke_soak
+from inference.smoke.client import Client
+from inference.smoke.context import Context
+from inference.smoke.profile import load_profile
+from inference.smoke.run import run_stages, stages_for
+from inference.smoke.soak import Host, gpu_memory_by_gpu, growth, numbers, soak
 
 PROFILE = load_profile({"model": MODEL, "soak": {"streams": 8, "output_tokens": 16}, "load": {"prompt_tokens": 32}})
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.smoke_stats import Phase, figures, mad, percentile, spread, summary
-from inference.smoke_stream import Completion
+from inference.smoke.stats import Phase, figures, mad, percentile, spread, summary
+from inference.smoke.stream import Completion
 
 LIMITS = {"max_lag_ms": 20.0, "max_lag_share_ttft": 0.25, "max_lag_share_e2e": 0.05, "max_cpu_share": 0.85}
 NUMBERS = st.floats(-1e6, 1e6)

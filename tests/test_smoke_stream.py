@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.smoke_stream import Limits, RawStream, complete, complete_document
+from inference.smoke.stream import Limits, RawStream, complete, complete_document
 
 
 def event(delta: dict[str, Any] | None = None, **more: Any) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.smoke_text import (
+from inference.smoke.text import (
     CAPITAL,
     COUNT,
     GOLDEN,

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference import signatures
-from inference import supervisor_proc as proc
-from inference import supervisor_settings as settings_file
-from inference.supervisor_failure import FIXES, Failure, explain, stalled
-from inference.supervisor_http import BODY_LIMIT, NoAnswerError, NoGenerationError, Server
-from inference.supervisor_log import LineSplitter, LogPump, Redactor
-from inference.supervisor_notify import STATUS_LIMIT, Notifier
-from inference.supervisor_proc import Process, Work
-from inference.supervisor_record import release_of, write_json
-from inference.supervisor_watch import COMMUNICATION, Liveness, Look, StartWatch
+from inference.supervisor import proc
+from inference.supervisor import settings as settings_file
+from inference.supervisor.failure import FIXES, Failure, explain, stalled
+from inference.supervisor.http import BODY_LIMIT, NoAnswerError, NoGenerationError, Server
+from inference.supervisor.log import LineSplitter, LogPump, Redactor
+from inference.supervisor.notify import STATUS_LIMIT, Notifier
+from inference.supervisor.proc import Process, Work
+from inference.supervisor.record import release_of, write_json
+from inference.supervisor.watch import COMMUNICATION, Liveness, Look, StartWatch
 
 GOOD = {
     "instance": "kimi",

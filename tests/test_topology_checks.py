@@ -15,9 +15,9 @@ from sysfs_host import BUSES, DRIVER, build, config_space
 from test_topology_hosts import HEALTHY, player
 
 from inference import topology
-from inference.collect import COMMANDS, Answer
 from inference.findings import Report
-from inference.pcie import acs_control
+from inference.topology.collect import COMMANDS, Answer
+from inference.topology.pcie import acs_control
 
 DOCS = Path(__file__).parent.parent / "docs" / "topology.md"
 QUIET = "2026-11-30T06:24:22+00:00 gpu1 kernel: nvidia: loading out-of-tree module taints kernel.\n"

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from inference import topology
-from inference.collect import COMMANDS, NVIDIA_SMI, Answer, run_command
+from inference.topology.collect import COMMANDS, NVIDIA_SMI, Answer, run_command
 
 ROOT = Path(__file__).parent.parent
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference import topology
-from inference.smi_error import CAUSES
+from inference.topology.smi_error import CAUSES
 
 HANDLE = "Unable to determine the device handle for"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.195"

@@ -11,7 +11,7 @@ import pytest
 from matrix_layouts import JOURNEYS, wrapped
 
 from inference import topology
-from inference.pasted import clean, rejoinings
+from inference.topology.pasted import clean, rejoinings
 
 FIXTURES = Path(__file__).parent / "fixtures" / "nvidia-smi"
 with (FIXTURES / "INDEX.tsv").open(encoding="utf-8", newline="") as index:

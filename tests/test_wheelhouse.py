@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 from tiny_wheels import lock_text, write_wheel
 
-from inference import locks, wheelhouse
-from inference.locks import Pin
-from inference.wheelhouse import Download, WheelhouseError
+from inference.releases import locks, wheelhouse
+from inference.releases.locks import Pin
+from inference.releases.wheelhouse import Download, WheelhouseError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIM = ROOT / "roles" / "engine" / "files" / "cpu-shim"
@@ -74,7 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr("inference.wheelhouse.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("inference.releases.wheelhouse.time.sleep", lambda _seconds: None)
     made = Server()
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield made

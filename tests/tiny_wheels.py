@@ -11,7 +11,7 @@ import zipfile
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from inference import locks
+from inference.releases import locks
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 INTERPRETER = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())

@@ -20,9 +20,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "plugins" / "module_utils"))
 
-from inference.openai_client import Client, Request  # noqa: E402 - after the path
-from inference.smoke_stats import Phase, percentile  # noqa: E402
-from inference.smoke_stream import Limits  # noqa: E402
+from inference.smoke.client import Client, Request  # noqa: E402 - after the path
+from inference.smoke.stats import Phase, percentile  # noqa: E402
+from inference.smoke.stream import Limits  # noqa: E402
 
 MODEL = "stand-in/paced"
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -17,8 +17,9 @@ from jinja2 import Undefined, UndefinedError
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(PROJECT / "plugins" / "module_utils"))
 
-from inference import engine_args, inventory, ledger, locks, nccl, systemd, toolkit  # noqa: E402
+from inference import engine_args, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
 from inference.findings import Finding, Report  # noqa: E402
+from inference.releases import locks  # noqa: E402
 
 
 @functools.cache

@@ -219,7 +219,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import installing, interpreters, locks, releases, resolver, sealing
+from ansible.module_utils.inference import releases
+from ansible.module_utils.inference.releases import installing, interpreters, locks, resolver, sealing
 
 ERRORS = (locks.LockError, interpreters.InterpreterError, releases.ReleaseError, sealing.SealError, OSError)
 SHOWN = 20

@@ -19,8 +19,10 @@ import patch_decisions
 import patch_trees
 import pytest
 
-from inference import ledger, ledger_report, release_wheels
-from inference.release_wheels import Release
+from inference import ledger
+from inference.ledger import report as ledger_report
+from inference.releases import wheels as release_wheels
+from inference.releases.wheels import Release
 
 HERE = Path(__file__).parent
 CAPABILITIES = ("8.9", "9.0", "10.0", "12.0", "12.1")

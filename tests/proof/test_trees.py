@@ -14,8 +14,10 @@ import patch_trees
 import pytest
 from patch_trees import ROOT, contents
 
-from inference import ledger, ledger_report, release_wheels
-from inference.release_wheels import Release
+from inference import ledger
+from inference.ledger import report as ledger_report
+from inference.releases import wheels as release_wheels
+from inference.releases.wheels import Release
 
 
 @pytest.fixture(scope="module")

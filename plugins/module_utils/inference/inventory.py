@@ -11,11 +11,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from . import inventory_instances, inventory_values
-from .expectations import ExpectationError, expectation_of
 from .findings import Finding
-from .locks import python_tag
-from .patch_entry import Entry, LedgerError, choose
+from .ledger.entry import Entry, LedgerError, choose
 from .program import nearest
+from .releases.locks import python_tag
+from .topology.expectations import ExpectationError, expectation_of
 
 REGISTERED = ("engine_release", "model_result", "topology_result")
 """Results that one role leaves for the next ones, under a name of its own."""

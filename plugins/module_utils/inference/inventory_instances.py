@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import engine_args, nccl
-from .expectations import ExpectationError, expectation_of
 from .findings import Finding
-from .nccl_lint import lint_environment
-from .nccl_variables import VersionError
+from .nccl.lint import lint_environment
+from .nccl.variables import VersionError
 from .program import nearest
-from .smoke_profile import ProfileError, load_profile
+from .smoke.profile import ProfileError, load_profile
+from .topology.expectations import ExpectationError, expectation_of
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """What a unit takes as its instance without escaping (systemd.unit, "String Escaping"), and a folder as its name."""

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wheelhouse: a folder with every file of one or more locks, from which hosts install without a network.
+
+Files are fetched in parallel into ``NAME.part``, continued where a broken download stopped, and get their name only
+when size and hash are those of the lock: what has its name is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http
+import http.client
+import io
+import netrc
+import os
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..findings import Finding
+from .locks import Lock, Pin
+
+CHUNK = 1 << 20
+PART = ".part"
+ATTEMPTS = 4
+STANDINS = "inference-cpu-standins"
+"""The package of a CPU lock that no index has: it is built from the toolkit's own source."""
+
+
+class WheelhouseError(RuntimeError):
+    """A file could not be had, or what was had is not what the lock names."""
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's content."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK))
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+# --- is everything there ------------------------------------------------------------------------------------------
+
+
+def check_file(pin: Pin, directory: Path, *, hashes: bool = True) -> Finding | None:
+    """Return what is wrong with a lock's file in the folder: missing, of another size, of another content."""
+    path = directory / pin.file
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return _finding("missing", pin, "no such file", directory)
+    if size != pin.size:
+        return _finding("size", pin, f"{size} bytes", directory)
+    if hashes and (sha256 := file_sha256(path)) != pin.sha256:
+        return _finding("hash", pin, f"sha256 {sha256}", directory)
+    return None
+
+
+def check(pins: Iterable[Pin], directory: Path, *, hashes: bool = True) -> list[Finding]:
+    """Return what is wrong with each of the files, in the order of the pins. Hashes are made on all cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda pin: check_file(pin, directory, hashes=hashes), pins)
+        return [finding for finding in results if finding is not None]
+
+
+def _finding(kind: str, pin: Pin, seen: str, directory: Path) -> Finding:
+    return Finding(
+        id=f"wheelhouse.{kind}.{pin.name}",
+        level="critical",
+        what=f"the wheelhouse {directory} does not hold {pin.file} as the lock names it",
+        seen=seen,
+        expected=f"{pin.size} bytes, sha256 {pin.sha256}",
+        fix="on the controller: scripts/wheelhouse build LOCK DIR, which fetches only what is missing or wrong",
+    )
+
+
+def unpacked_size(pins: Iterable[Pin], directory: Path) -> int:
+    """Return how many bytes the wheels come to when they are unpacked."""
+    total = 0
+    for pin in pins:
+        with zipfile.ZipFile(directory / pin.file) as archive:
+            total += sum(entry.file_size for entry in archive.infolist())
+    return total
+
+
+# --- fetching -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of a lock and where it is: an ``http(s)`` or ``file`` URL."""
+
+    pin: Pin
+    url: str
+
+
+def fetched(pins: Iterable[Pin], directory: Path) -> int:
+    """Return how many bytes of the files are in the folder, whole or in part: what a progress line shows."""
+    total = 0
+    for pin in pins:
+        for path in (directory / pin.file, directory / (pin.file + PART)):
+            if path.exists():
+                total += path.stat().st_size
+                break
+    return total
+
+
+def fetch(
+    downloads: Sequence[Download],
+    directory: Path,
+    *,
+    jobs: int = 4,
+    proxy: str | None = None,
+    credentials: Sequence[str] = (),
+) -> None:
+    """Fetch files that are not in the folder. Raises WheelhouseError that names every file that could not be had.
+
+    ``credentials`` are index URLs that may hold a user and password, used for files on the same host.
+    """
+    opener = urllib.request.build_opener(
+        *([urllib.request.ProxyHandler({"http": proxy, "https": proxy})] if proxy else [])
+    )
+    failures: list[str] = []
+
+    def one(download: Download) -> None:
+        try:
+            _fetch_one(opener, download, directory, credentials)
+        except (OSError, EOFError, http.client.HTTPException, WheelhouseError) as error:
+            failures.append(f"{download.pin.file}: {error}")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        # the largest first: no long tail with one connection
+        list(pool.map(one, sorted(downloads, key=lambda download: -download.pin.size)))
+    if failures:
+        raise WheelhouseError("; ".join(sorted(failures)))
+
+
+def _fetch_one(
+    opener: urllib.request.OpenerDirector, download: Download, directory: Path, credentials: Sequence[str]
+) -> None:
+    part = directory / (download.pin.file + PART)
+    for attempt in range(ATTEMPTS):
+        try:
+            _append(opener, download, part, credentials)
+            break
+        except (OSError, EOFError, http.client.HTTPException) as error:
+            if attempt == ATTEMPTS - 1 or _is_final(error):
+                raise
+            time.sleep(2**attempt)
+    if (sha256 := file_sha256(part)) != download.pin.sha256:
+        part.unlink()
+        raise WheelhouseError(f"what came has sha256 {sha256}, the lock names {download.pin.sha256}: refused")
+    part.replace(directory / download.pin.file)
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether asking again can't help: the server has answered with a refusal."""
+    client_error = range(400, 500)
+    return isinstance(error, urllib.error.HTTPError) and error.code in client_error and error.code not in (408, 429)
+
+
+def _append(opener: urllib.request.OpenerDirector, download: Download, part: Path, credentials: Sequence[str]) -> None:
+    """Add to the part what it lacks; a server that ignores the range makes it begin again."""
+    have = part.stat().st_size if part.exists() else 0
+    if have == download.pin.size:
+        return
+    request = urllib.request.Request(download.url)  # noqa: S310 - the URL is the index's, the content is checked
+    if 0 < have < download.pin.size:
+        request.add_header("Range", f"bytes={have}-")
+    if login := _login(download.url, credentials):
+        request.add_unredirected_header("Authorization", login)
+    with opener.open(request, timeout=60) as response:
+        resumed = getattr(response, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
+        with part.open("ab" if resumed else "wb") as stream:
+            shutil.copyfileobj(response, stream, CHUNK)
+    if (size := part.stat().st_size) < download.pin.size:
+        raise EOFError(f"the connection ended after {size} of {download.pin.size} bytes")
+
+
+def _login(url: str, credentials: Sequence[str]) -> str | None:
+    """Return the Authorization header for a URL's host, from an index URL or from ``~/.netrc``."""
+    host = urllib.parse.urlsplit(url).hostname
+    for known in map(urllib.parse.urlsplit, credentials):
+        if known.hostname == host and known.username:
+            return _basic(urllib.parse.unquote(known.username), urllib.parse.unquote(known.password or ""))
+    try:
+        entry = netrc.netrc().authenticators(host) if host else None
+    except (OSError, netrc.NetrcParseError):
+        entry = None
+    return _basic(entry[0], entry[2]) if entry else None
+
+
+def _basic(user: str, password: str | None) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()
+
+
+# --- the stand-ins for a CPU --------------------------------------------------------------------------------------
+
+
+def build_standins(source: Path) -> tuple[str, bytes]:
+    """Return (file name, content) of the wheel made of the folder: the same bytes on every machine.
+
+    Entries are stored, not compressed, since the same zlib call gives other bytes in other versions.
+    """
+    version = (source / "VERSION").read_text(encoding="utf-8").strip()
+    module = STANDINS.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    files = {
+        path.relative_to(source).as_posix(): path.read_bytes()
+        for path in sorted(source.rglob("*"))
+        if path.suffix in (".py", ".pth") and "__pycache__" not in path.parts
+    }
+    files[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {STANDINS}\nVersion: {version}\n"
+        "Summary: Stand-ins that let SGLang be imported on a CPU; nothing in it computes what a kernel computes\n"
+    ).encode()
+    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: inference\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/RECORD"] = "".join(
+        [f"{name},sha256={_record_hash(data)},{len(data)}\n" for name, data in files.items()] + [f"{info}/RECORD,,\n"]
+    ).encode()
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, data)
+    return f"{module}-{version}-py3-none-any.whl", content.getvalue()
+
+
+def _record_hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+# --- packing ------------------------------------------------------------------------------------------------------
+
+
+def pack(files: Iterable[Path], archive: Path) -> None:
+    """Write the files into a tar, by name and without times or owners: the same files give the same tar.
+
+    It is not compressed: wheels already are.
+    """
+    part = archive.with_name(archive.name + ".part")
+    try:
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(files):
+                entry = tar.gettarinfo(path, arcname=path.name)
+                entry.mtime, entry.mode = 0, 0o644
+                entry.uid = entry.gid = 0
+                entry.uname = entry.gname = "root"
+                with path.open("rb") as stream:
+                    tar.addfile(entry, stream)
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def free_bytes(directory: Path) -> int:
+    """Return how many bytes fit into the file system of a folder that may not exist yet."""
+    while not directory.exists():
+        directory = directory.parent
+    return shutil.disk_usage(directory).free
+
+
+def files_of(locks: Iterable[Lock]) -> list[Pin]:
+    """Return the files of several locks, each once."""
+    return list({pin.file: pin for lock in locks for pin in lock.pins}.values())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a known log line is: a row of the signature tables, and the word filter that keeps searching them cheap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Literal, Protocol, TypeVar
+
+from ..findings import Level
+
+Role = Literal["cause", "consequence", "harmless"]
+"""``consequence``: always the echo of something else (a dead worker, a failed unit), so it never explains a failure."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A line that is known, from an engine, a library, the kernel or systemd.
+
+    ``pattern`` is searched ignoring case. Every line it matches holds one of ``words`` as a whole word (``[a-z0-9_]+``,
+    lower case): lines without any are never searched. ``cause`` is the class that a supervisor reports
+    (``port``, ``gpu-memory``, ...). ``source`` says where the wording is from.
+    """
+
+    id: str
+    level: Level
+    cause: str
+    words: tuple[str, ...]
+    pattern: str
+    what: str
+    expected: str
+    fix: str
+    source: str
+    role: Role = "cause"
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """Return the compiled pattern."""
+        return re.compile(self.pattern, re.IGNORECASE)
+
+
+class Row(Protocol):
+    """What :class:`WordFilter` needs of a row."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words of which a matching line holds one."""
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+
+
+R = TypeVar("R", bound=Row)
+
+_WORD = re.compile(r"[a-z0-9_]+")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+LONGEST_LINE = 32_768
+"""Characters of a line that are kept: progress bars and argument dumps reach some ten thousand."""
+
+SEARCHED = 8192
+"""Characters of a line that are searched: it bounds the time that a line made up for it can take."""
+
+
+def clean(line: str) -> str:
+    """Return the line without its end, terminal colours and NUL, cut at :data:`LONGEST_LINE`."""
+    line = line[:LONGEST_LINE].rstrip("\r\n")
+    return _ESCAPES.sub("", line) if "\x1b" in line else line
+
+
+class WordFilter(Generic[R]):
+    """Finds the first row, in table order, whose pattern occurs in a line; the words keep it from trying them all."""
+
+    def __init__(self, rows: Iterable[R]) -> None:
+        self._rows = tuple(rows)
+        self._index: dict[str, tuple[int, ...]] = {}
+        for number, row in enumerate(self._rows):
+            for word in row.words:
+                self._index[word] = (*self._index.get(word, ()), number)
+        self._known = frozenset(self._index)
+
+    def first(self, line: str) -> tuple[R, re.Match[str]] | None:
+        """Return the row and its match in a cleaned ``line``, or None."""
+        line = line[:SEARCHED]
+        present = self._known.intersection(_WORD.findall(line.lower()))
+        if not present:
+            return None
+        for number in sorted({number for word in present for number in self._index[word]}):
+            if found := self._rows[number].regex.search(line):
+                return self._rows[number], found
+        return None

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate: absolute marks of the profile, and regression against the host's own history.
+
+A history is a file of JSON lines, one a run, for each host, engine, model, release, fingerprint and shape of load:
+figures of different ones are not comparable. Runs that failed the gate are kept in it, but never become a baseline, so
+that a slow decline cannot lower its own bar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .profile import LOWER_IS_BETTER, Gate, Mark, Profile, Regression
+from .stats import mad
+
+HISTORY_SCHEMA = 1
+
+_FIGURES = (
+    ("decode_tok_s", "median", "decode_tok_s", ("single",)),
+    ("tok_s", "median", "tok_s", ("concurrent",)),
+    ("ttft_s", "p50", "ttft_s", ("single", "concurrent", "prefill")),
+    ("ttft_s", "p99", "ttft_p99_s", ("concurrent",)),
+)
+"""Figure, statistic, name of the metric, stages that have it."""
+
+
+def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
+    """Return the gated figures by metric name. Those that are the client's own are not among them."""
+    shapes = [(stage, stage, throughput[stage]) for stage in ("single", "concurrent") if throughput.get(stage)]
+    shapes += [("prefill", f"prefill.{row['length']}", row) for row in throughput.get("prefill") or []]
+    found = {}
+    for stage, name, figures in shapes:
+        client = figures["client"]
+        for figure, statistic, metric, stages in _FIGURES:
+            unsound = client["bound"] or (client["late"] and figure == "ttft_s")
+            if stage in stages and figures.get(figure) and not unsound:
+                found[f"{name}.{metric}"] = figures[figure][statistic]
+    return found
+
+
+UNSTABLE = ("concurrent.ttft_p99_s",)
+"""Gated by a floor only: the 99th percentile of some fifty requests is their maximum, which says nothing of a trend."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric at the gate. ``better_by`` figures are per cent by which it is better than the target or baseline."""
+
+    metric: str
+    value: float
+    floor: Mark | None = None
+    target: Mark | None = None
+    reference: Mark | None = None
+    baseline: float | None = None
+    baseline_runs: int = 0
+    allowed: float | None = None
+    """The worst value that is no regression."""
+    failures: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        marks = {
+            name: {"value": mark.value, "source": mark.source, "better_by_percent": better_by(self.metric, self, mark)}
+            for name in ("floor", "target", "reference")
+            if (mark := getattr(self, name))
+        }
+        return {
+            "metric": self.metric,
+            "value": self.value,
+            **marks,
+            "baseline": self.baseline,
+            "baseline_runs": self.baseline_runs,
+            "allowed": self.allowed,
+            "failures": list(self.failures),
+        }
+
+
+def better_by(metric: str, row: Row, mark: Mark) -> float | None:
+    """Return by how many per cent of the mark the row's value is better than it (negative: worse)."""
+    if not mark.value:
+        return None
+    share = (row.value - mark.value) / mark.value * 100
+    return -share if LOWER_IS_BETTER.search(metric) else share
+
+
+def worse(metric: str, value: float, bound: float) -> bool:
+    """Return whether ``value`` is on the wrong side of ``bound``."""
+    return value > bound if LOWER_IS_BETTER.search(metric) else value < bound
+
+
+def allowed_from(metric: str, baseline: Sequence[float], rule: Regression) -> float:
+    """Return the worst value that is no regression: the median moved by max(percent, mads x MAD) of the baseline.
+
+    One run has no deviation, so that only the percentage counts.
+    """
+    middle = statistics.median(baseline)
+    scatter = rule.mads * mad(baseline)
+    if LOWER_IS_BETTER.search(metric):
+        return middle + max(middle * rule.seconds_percent / 100, rule.seconds_slack, scatter)
+    return max(middle - max(middle * rule.percent / 100, scatter), 0.0)
+
+
+def judge(metrics: Mapping[str, float], gate: Gate, history: Sequence[Mapping[str, float]]) -> list[Row]:
+    """Return one row for each measured metric; ``history`` holds the metrics of the runs that are the baseline."""
+    rows = []
+    for metric, value in metrics.items():
+        past = [run[metric] for run in history if metric in run and metric not in UNSTABLE]
+        floor = gate.floors.get(metric)
+        allowed = allowed_from(metric, past, gate.regression) if past else None
+        failures = []
+        if floor and worse(metric, value, floor.value):
+            failures.append("below-floor")
+        if allowed is not None and worse(metric, value, allowed):
+            failures.append("regression")
+        rows.append(
+            Row(
+                metric,
+                value,
+                floor,
+                gate.targets.get(metric),
+                gate.references.get(metric),
+                statistics.median(past) if past else None,
+                len(past),
+                allowed,
+                tuple(failures),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class Key:
+    """What has to be the same for two runs to be compared."""
+
+    host: str
+    engine: str
+    model: str
+    release: str
+    fingerprint: str
+    shape: str
+
+    @property
+    def file_name(self) -> str:
+        """Return the history's file name: readable, and unique by a hash of the whole key."""
+        digest = hashlib.sha256("\0".join(vars(self).values()).encode()).hexdigest()[:12]
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.engine}-{self.model.rsplit('/', 1)[-1]}").strip("-")
+        return f"{readable[:60]}-{digest}.jsonl"
+
+
+def shape_of(profile: Profile) -> str:
+    """Return the shapes of load in a profile: figures of other shapes are other figures."""
+    load, prefill = profile.load, profile.prefill
+    return (
+        f"{load.prompt_tokens}+{load.output_tokens} c{load.concurrency}x{load.rounds} "
+        f"prefill {','.join(map(str, prefill.lengths))}"
+    )
+
+
+@dataclass(frozen=True)
+class History:
+    """The runs in a history file. ``damaged`` counts lines that could not be read."""
+
+    baseline: list[dict[str, float]] = field(default_factory=list)
+    runs: int = 0
+    damaged: int = 0
+
+
+def read_history(text: str) -> History:
+    """Return the runs of a history file; only runs that passed are a baseline. A torn line is counted, not fatal."""
+    baseline, runs, damaged = [], 0, 0
+    for line in filter(str.strip, text.splitlines()):
+        try:
+            entry = json.loads(line)
+            metrics = {name: float(value) for name, value in entry["metrics"].items()}
+            passed = entry["schema"] == HISTORY_SCHEMA and entry["passed"] is True
+        except (ValueError, KeyError, TypeError, AttributeError):
+            damaged += 1
+            continue
+        runs += 1
+        if passed:
+            baseline.append(metrics)
+    return History(baseline, runs, damaged)
+
+
+def history_line(key: Key, metrics: Mapping[str, float], *, when: str, passed: bool) -> str:
+    """Return the line that records a run."""
+    entry = {"schema": HISTORY_SCHEMA, "when": when, "key": vars(key), "metrics": dict(metrics), "passed": passed}
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def read_baseline(document: Any) -> dict[str, float]:
+    """Return the metrics in a smoke test's JSON (``--out`` of an earlier run), or raise ValueError."""
+    try:
+        metrics = document["gate"]["metrics"]
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError("not the JSON of a smoke test: it has no gate.metrics with numbers") from error
