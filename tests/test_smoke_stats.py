@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.smoke.stats import Phase, figures, mad, percentile, spread, summary
+from inference.smoke.stats import Phase, figure, figures, mad, percentile, spread, summary
 from inference.smoke.stream import Completion
 
 LIMITS = {"max_lag_ms": 20.0, "max_lag_share_ttft": 0.25, "max_lag_share_e2e": 0.05, "max_cpu_share": 0.85}
@@ -90,3 +90,8 @@ def test_a_client_that_is_the_limit_is_named(
     seen = figures([phase], concurrency=1, client=LIMITS)["client"]
     for kind, words in (("bound", bound), ("late", late)):
         assert seen[kind] is None if words is None else words in seen[kind]
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.12345, "0.1235"), (63.6, "63.6"), (2370.4, "2370"), (100000, "100000")])
+def test_a_figure_has_four_digits_and_no_exponent(value: float, text: str) -> None:
+    assert figure(value) == text

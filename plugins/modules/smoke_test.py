@@ -45,6 +45,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, instances, systemd, toolkit
+from ansible.module_utils.inference.findings import Finding, Report
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach an engine that listens everywhere
 
@@ -69,10 +70,22 @@ def command(generation: generations.Generation, mode: str, folder: Path) -> list
     ]  # fmt: skip
 
 
+TIMED_OUT = (124, 137)
+"""Exit codes of timeout(1): ended, and killed."""
+
+
 def run(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
     """Run the program and return its JSON object."""
-    bound = ["timeout", "--kill-after=10", str(module.params["timeout"])]
-    code, out, err = module.run_command(bound + words)
+    seconds = module.params["timeout"]
+    code, out, err = module.run_command(["timeout", "--kill-after=10", str(seconds), *words])
+    if code in TIMED_OUT and not out.strip():
+        # an engine that hangs is a failure like any other: it is to be rolled back, and not to end the play here
+        late = Finding(
+            "smoke-did-not-finish", "critical", "The smoke test did not finish", seen=f"nothing after {seconds} s",
+            expected="an answer within the timeouts of its profile",
+            fix="Read the unit's journal; raise timeout if the test is meant to take longer.",
+        )  # fmt: skip
+        return dict(Report([late]).as_dict())
     try:
         report: dict[str, Any] = json.loads(out)
     except ValueError:

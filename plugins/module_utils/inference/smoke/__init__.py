@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..findings import Finding, Level, Report
+from .stats import figure
 
 JOURNAL = "read the engine's journal (journalctl -u <unit>); scripts/diagnose names known causes in it"
 RESTART = f"restart the instance; if it comes back, {JOURNAL}"
@@ -200,7 +201,7 @@ def figure_row(name: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 def _gate_row(row: dict[str, Any]) -> tuple[str, ...]:
     def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4g}"
+        return "-" if value is None else figure(value)
 
     target = row.get("target")
     distance = f" ({target['better_by_percent']:+.0f}%)" if target and target["better_by_percent"] is not None else ""

@@ -18,6 +18,7 @@ from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
 from .profile import STAGES, Profile
 from .soak import soak
+from .stats import figure
 
 RUNNERS: Mapping[str, Callable[[Context], Awaitable[str]]] = {
     "reachable": reachable, "health": health, "identity": identity, "correctness": correctness,
@@ -104,9 +105,9 @@ def apply_gate(
     for row in rows:
         if row.floor and "below-floor" in row.failures:
             source = f" ({row.floor.source})" if row.floor.source else ""
-            _fail(result, "below-floor", row.metric, row.value, f"{row.floor.value:.4g}{source}")
+            _fail(result, "below-floor", row.metric, row.value, figure(row.floor.value) + source)
         if row.allowed is not None and "regression" in row.failures:
-            expected = f"{row.allowed:.4g} (baseline {row.baseline:.4g} of {row.baseline_runs} runs)"
+            expected = f"{figure(row.allowed)} (baseline {figure(row.baseline or 0)} of {row.baseline_runs} runs)"
             _fail(result, "regression", row.metric, row.value, expected)
     for metric in profile.gate.floors:
         if metric in metrics:
@@ -134,7 +135,7 @@ def apply_gate(
 
 
 def _fail(result: Result, name: str, metric: str, value: float, expected: str) -> None:
-    result.report.extend([finding(name, f"{value:.4g}", expected=expected, where=metric)])
+    result.report.extend([finding(name, figure(value), expected=expected, where=metric)])
 
 
 def _utc(seconds: float) -> str:

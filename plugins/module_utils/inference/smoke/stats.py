@@ -165,3 +165,8 @@ def _send_lag(phases: Sequence[Phase]) -> float:
 def _median(values: Iterable[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def figure(value: float) -> str:
+    """Return a figure for people: four digits, and never an exponent for a large one."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004 - four digits

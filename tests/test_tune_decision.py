@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice, on published and recorded figures and on made-up ones that sit just at each side of a rule."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.tune import DecisionError, Result, Row, Workload, decide, goal
+
+FIXTURES = Path(__file__).parent / "fixtures" / "tune"
+
+
+def recorded(name):
+    return [Result.from_dict(entry) for entry in json.loads((FIXTURES / name).read_text())["results"]]
+
+
+def result(name="none", decode=(20.0,), prefill=(1000.0,), settings=1, jitter=0.0, verdict="healthy", groups=2):
+    def rows(phase, figures, scale):
+        made = tuple(tuple(us * (1 + jitter * ((group + i) % 2)) for i in range(5)) for us in figures for group in [0])
+        return [
+            Row(phase, scale * (i + 1), scale * (i + 1) * 14336, (replays,) * groups) for i, replays in enumerate(made)
+        ]
+
+    environment = {} if name == "none" else {f"NCCL_X{i}": "1" for i in range(settings)}
+    healthy = verdict == "healthy"
+    all_rows = (*rows("decode", decode, 1), *rows("prefill", prefill, 1000)) if healthy else ()
+    return Result(name, environment, verdict, "" if healthy else "it failed", all_rows)
+
+
+def status(decision, name):
+    return decision.named(name).status
+
+
+# published and recorded figures
+
+
+def test_the_published_ring_order_wins_on_eight_cards():
+    decision = decide(recorded("published_8gpu.json"), 0.8)
+    assert decision.chosen == "ring-order"
+    standing = decision.named("ring-order")
+    assert standing.decode == pytest.approx((26.2 / 48.2 * 25.6 / 48.7 * 32.1 / 51.6 * 37.3 / 56.5) ** 0.25)
+    assert standing.prefill == pytest.approx(22.2 / 37.6, rel=1e-3)
+    assert decision.as_dict()["goal"]["decode"]["met"]
+
+
+def test_a_kernel_that_was_published_for_small_messages_only_is_not_chosen():
+    decision = decide(recorded("published_4gpu_one_shot.json"), 0.8)
+    assert decision.chosen is None
+    assert status(decision, "one-shot") == "inconclusive"
+    assert "no prefill size was measured" in decision.reason
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, Workload(), Workload(prompt=100, output=10_000)])
+def test_ll_is_never_chosen_on_what_was_recorded_however_decode_weighs(share):
+    decision = decide(recorded("h200x2_shm.json"), share)
+    assert status(decision, "proto-ll") in ("loses", "trade")
+    assert decision.chosen != "proto-ll"
+    assert "21.0 to" not in decision.named("proto-ll").reason  # the worst size is named, not the harmless one
+
+
+def test_within_noise_is_no_win_on_what_was_recorded():
+    decision = decide(recorded("h200x2_shm.json"), Workload())
+    assert status(decision, "ring") == "within-noise"
+    assert status(decision, "balanced") in ("within-noise", "loses")
+
+
+# the rules, at each side
+
+
+@pytest.mark.parametrize(("ours", "expected"), [(0.969, "wins"), (0.972, "within-noise"), (1.029, "within-noise")])
+def test_a_win_has_to_be_beyond_the_floor(ours, expected):
+    decision = decide([result(), result("a", (20 * ours,), (1000 * ours,))], 0.5)
+    assert status(decision, "a") == expected
+    assert decision.chosen == ("a" if expected == "wins" else "none")
+
+
+@pytest.mark.parametrize(("jitter", "chosen"), [(0.0, "a"), (0.1, "a"), (0.4, "none")])
+def test_a_win_has_to_be_beyond_the_noise_of_this_host(jitter, chosen):
+    decision = decide([result(jitter=jitter), result("a", (18.0,), (900.0,), jitter=jitter)], 0.5)
+    assert decision.chosen == chosen, decision.as_dict()
+
+
+def test_groups_that_differ_are_noise_even_where_each_is_steady():
+    unsteady = [
+        Row(p, n, n * 2, ((us,) * 5, (us * 1.3,) * 5)) for p, n, us in (("decode", 1, 20.0), ("prefill", 9, 90.0))
+    ]
+    better = [Row(p, n, n * 2, ((us * 0.9,) * 5,) * 2) for p, n, us in (("decode", 1, 20.0), ("prefill", 9, 90.0))]
+    decision = decide(
+        [Result("none", {}, "healthy", "", tuple(unsteady)), Result("a", {}, "healthy", "", tuple(better))], 0.5
+    )
+    assert decision.chosen == "none"
+    assert decision.named("a").noise > 0.2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99, 1.0])
+def test_a_trade_is_offered_with_both_figures_and_never_taken(share):
+    decision = decide([result(), result("a", (10.0,), (2000.0,)), result("b", (40.0,), (500.0,))], share)
+    assert decision.chosen == "none"
+    assert [standing.name for standing in decision.at("trade")] == ["a", "b"]
+    assert "decode -50.0%, prefill +100.0%" in decision.named("a").reason
+    assert "decode +100.0%, prefill -50.0%" in decision.named("b").reason
+
+
+def test_a_loss_at_one_size_is_not_hidden_by_gains_at_the_others():
+    decision = decide([result(decode=(20, 20, 20)), result("a", decode=(10, 10, 22))], 0.9)
+    assert status(decision, "a") == "trade"
+    assert "3 tokens 20.0 to 22.0 us" in decision.named("a").reason
+
+
+@pytest.mark.parametrize("verdict", ["hang", "wrong-data"])
+def test_the_fastest_is_banned_when_it_fails(verdict):
+    decision = decide([result(), result("a", verdict=verdict)], 0.5)
+    assert (status(decision, "a"), decision.chosen) == ("banned", "none")
+
+
+def test_where_the_own_choice_hangs_the_next_healthy_one_is_recommended():
+    decision = decide([result(verdict="hang"), result("a"), result("b", (10.0,), (500.0,))], 0.5)
+    assert (decision.reference, decision.chosen) == ("a", "b")
+    decision = decide([result(verdict="hang"), result("a")], 0.5)
+    assert decision.chosen == "a"
+    assert "banned" in decision.reason
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [result(verdict="inconclusive"), result("a")],
+        [result(verdict="hang"), result("a", verdict="wrong-data")],
+        [result(prefill=())],
+    ],
+)
+def test_nothing_is_chosen_where_nothing_can_be(results):
+    decision = decide(results, 0.5)
+    assert decision.chosen is None
+    assert decision.environment == {}
+    assert decision.as_dict()["goal"] is None
+
+
+def test_of_those_that_can_not_be_told_apart_the_one_with_fewer_settings_is_chosen():
+    many, few = result("many", (10.0,), (500.0,), settings=4), result("few", (10.1,), (503.0,), settings=1)
+    assert decide([result(), many, few], 0.5).chosen == "few"
+    far = result("far", (14.0,), (700.0,), settings=1)
+    assert decide([result(), many, far], 0.5).chosen == "many"
+
+
+def test_the_goal_compares_with_the_best_decode_and_the_own_prefill():
+    decision = decide([result(), result("a", (10.0,), (2000.0,))], 0.5)
+    assert goal(decision)["decode"] == {"ratio": 2.0, "to": "a", "met": False}
+    assert goal(decision)["prefill"]["met"]
+
+
+def test_without_the_own_choice_there_is_nothing_to_compare_with():
+    with pytest.raises(DecisionError, match="none"):
+        decide([result("a")], 0.5)
+    with pytest.raises(DecisionError, match="expected 0 to 1"):
+        decide([result()], 1.5)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"name": "a", "environment": {}, "verdict": "healthy", "rows": [{"phase": "decode"}]},
+        {
+            "name": "a",
+            "environment": {},
+            "verdict": "healthy",
+            "rows": [{"phase": "decode", "tokens": 1, "bytes": 2, "groups": [[0.0]]}],
+        },
+    ],
+)
+def test_what_is_no_result_is_refused(entry):
+    with pytest.raises(DecisionError):
+        Result.from_dict(entry)
+
+
+def test_a_result_survives_json():
+    one = result(jitter=0.1)
+    assert Result.from_dict(json.loads(json.dumps(one.as_dict()))) == one
+
+
+# the weight of decode
+
+
+def test_the_share_of_decode_follows_from_the_workload():
+    one = result(decode=(20.0,), prefill=(2000.0,))  # a chunk is 1000 tokens
+    assert Workload(prompt=1000, output=100).decode_share(one) == pytest.approx(0.5)
+    assert Workload(prompt=10_000, output=100).decode_share(one) == pytest.approx(1 / 11)
+    assert Workload(prompt=1000, output=100, streams=4).decode_share(one) == pytest.approx(0.2)
+    with pytest.raises(DecisionError, match="prompt is 0"):
+        Workload(prompt=0)
+
+
+@given(factors=st.lists(st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)), min_size=1, max_size=5), share=st.floats(0, 1))
+def test_what_is_chosen_is_worse_nowhere(factors, share):
+    others = [result(f"c{i}", (20 * d,), (1000 * p,), settings=i + 1) for i, (d, p) in enumerate(factors)]
+    decision = decide([result(), *others], share)
+    chosen = decision.named(decision.chosen)
+    assert chosen.decode <= 1.03 + 1e-9
+    assert chosen.prefill <= 1.03 + 1e-9
+    assert decision.chosen == "none" or chosen.score < 0.97
