@@ -144,7 +144,7 @@ def test_a_renamed_variable_says_its_new_name(known: Known, monkeypatch: pytest.
         ("service_instances.0.gpus", "0,1", "a list", ""),
         ("service_instances.0.gpus", ["0"], "a whole number", ""),
         ("service_instances.0.environment", None, "a mapping", ""),
-        ("service_instances.0.argumnts", {}, "did you mean 'arguments'?", ""),
+        ("service_instances.0.argument", {}, "did you mean 'arguments'?", ""),
     ],
 )
 def test_the_wrong_type_or_value_is_named_once(known: Known, path: str, value: Any, expected: str, fix: str):

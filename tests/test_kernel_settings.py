@@ -44,7 +44,7 @@ def test_names_with_dots_in_a_part_are_written_with_slashes(proc: Path):
         ("vm.swappiness", None, "NoneType"),
         ("vm.swappiness", "", "one line"),
         ("vm.swappiness", "10\nkernel.modprobe = /tmp/x", "one line"),
-        ("vm.swapiness", "10", "no such setting"),
+        ("vm.swap", "10", "no such setting"),
         ("vm", "10", "no such setting"),
         ("../outside", "10", "no such setting"),
         ("vm.swappiness;x", "10", "no such setting"),

@@ -717,7 +717,7 @@ def test_settings_in_check_mode_and_the_way_back(host: Path, proc: Path, run: Ru
 
 
 def test_a_wrong_setting_changes_nothing(host: Path, proc: Path, run: Run):
-    result = sysctls(run, host, {"vm.swappiness": "10", "vm.swapiness": "10"})
+    result = sysctls(run, host, {"vm.swappiness": "10", "vm.swap": "10"})
     assert "no such setting" in result["msg"]
     assert (proc / "vm/swappiness").read_text() == "60\n"
     assert not (host / "etc/60.conf").exists()

@@ -113,7 +113,7 @@ def test_a_right_unit_has_no_complaints(tmp_path: Path):
     ("service", "dropin", "said"),
     [
         ("ExecStart=/bin/true\nMemoryMaxx=1", "", "Unknown key"),
-        ("ExecStart=/bin/true\nType=notfy", "", "notfy"),
+        ("ExecStart=/bin/true\nType=notifyy", "", "notifyy"),
         ("ExecStart=/bin/true", "TemporaryFileSystem=shm", "x@a.service.d/10-more.conf:2"),
         ("ExecStart=/nowhere/python3 x", "", "/nowhere/python3"),
         ("", "", "ExecStart"),
