@@ -57,11 +57,24 @@ def sleep(seconds=600):
     time.sleep(seconds)
 
 
+WRONG = {"count": 3, "of": 100, "index": 7, "got": "1.0", "expected": "2.0", "when": "before"}
+
+
+def fail(fault, events):
+    if fault == "die":
+        os.kill(os.getpid(), signal.SIGFPE)
+    if fault == "garbage":
+        events.write("no json\n")
+        events.flush()
+    if fault in ("hang", "garbage"):
+        sleep()
+
+
 def main():
     if sys.argv[1] == "--versions":
         gpus = int(os.environ.get("STAND_IN_GPUS", "2"))
-        print("a torch that warns")
-        print(json.dumps({"torch": "0", "nccl": "2.28.9", "gpus": ["stand-in"] * gpus, "python": "3"}))
+        found = {"torch": "0", "nccl": "2.28.9", "gpus": ["stand-in"] * gpus, "python": "3"}
+        sys.stdout.write(f"a torch that warns\n{json.dumps(found)}\n")
         return 0
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     world, fault = len(job["devices"]), faulty(rank, job["devices"])
@@ -88,18 +101,9 @@ def main():
     say("initialised")
     for message in job["messages"]:
         say("checking", bytes=message["bytes"])
-        if fault == "hang":
-            sleep()
-        if fault == "die":
-            print("about to fail", flush=True)
-            os.kill(os.getpid(), signal.SIGFPE)
-        if fault == "garbage":
-            events.write("no json\n")
-            events.flush()
-            sleep()
-        wrong = {"count": 3, "of": 100, "index": 7, "got": "1.0", "expected": "2.0", "when": "before"}
+        fail(fault, events)
         figures = [us(message["bytes"]) * (1 + 0.002 * i) for i in range(job["repeats"])]
-        say("timed", bytes=message["bytes"], us=figures, wrong=wrong if fault == "wrong" else None)
+        say("timed", bytes=message["bytes"], us=figures, wrong=WRONG if fault == "wrong" else None)
     say("done")
     return 0
 

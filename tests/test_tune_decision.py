@@ -17,7 +17,7 @@ def recorded(name):
     return [Result.from_dict(entry) for entry in json.loads((FIXTURES / name).read_text())["results"]]
 
 
-def result(name="none", decode=(20.0,), prefill=(1000.0,), settings=1, jitter=0.0, verdict="healthy", groups=2):
+def result(name="none", decode=(20.0,), prefill=(1000.0,), *, settings=1, jitter=0.0, verdict="healthy", groups=2):
     def rows(phase, figures, scale):
         made = tuple(tuple(us * (1 + jitter * ((group + i) % 2)) for i in range(5)) for us in figures for group in [0])
         return [
@@ -189,7 +189,7 @@ def test_the_share_of_decode_follows_from_the_workload():
     one = result(decode=(20.0,), prefill=(2000.0,))  # a chunk is 1000 tokens
     assert Workload(prompt=1000, output=100).decode_share(one) == pytest.approx(0.5)
     assert Workload(prompt=10_000, output=100).decode_share(one) == pytest.approx(1 / 11)
-    assert Workload(prompt=1000, output=100, streams=4).decode_share(one) == pytest.approx(0.2)
+    assert Workload(prompt=1000, output=100, streams=1000).decode_share(one) == pytest.approx(200 / 2200)
     with pytest.raises(DecisionError, match="prompt is 0"):
         Workload(prompt=0)
 

@@ -141,11 +141,12 @@ class Workload:
     def decode_share(self, result: Result) -> float:
         """Return decode's share of the time that a request spends in all-reduces, 0 to 1.
 
-        A decode step serves all streams; a prompt is taken in chunks of the largest prefill size that was measured.
+        A decode step serves all streams, its time is read between the measured sizes; a prompt is taken in chunks of
+        the largest prefill size that was measured.
         """
-        decode, prefill = ([(r.tokens, r.median_us) for r in result.of(phase)] for phase in PHASES)
-        chunk, chunk_us = max(prefill)
-        step_us = Measured(tuple((float(t), us) for t, us in sorted(decode))).time_us(self.streams)
+        chunk, chunk_us = max((row.tokens, row.median_us) for row in result.of("prefill"))
+        points = {float(row.tokens): row.median_us for row in result.rows}
+        step_us = Measured(tuple(sorted(points.items()))).time_us(self.streams)
         decoding = self.output * step_us / self.streams
         return decoding / (decoding + chunk_us * self.prompt / chunk)
 

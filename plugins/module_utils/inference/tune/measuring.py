@@ -66,7 +66,7 @@ class Bench:
             messages = tuple(message(size, len(gpus)) for size in sizes)
             job = Job(self.backend, tuple(gpus), self.dtype, messages, self.repeats, WARMUPS, str(folder))
             run = self._tests(job, environment) if self.tests else run_group(self.worker, job, environment, self.limits)
-            return judge(run, job, base_of(environment))
+            return judge(run, job, settings, base_of(self.environment))
 
     def _tests(self, job: Job, environment: Mapping[str, str]) -> GroupRun:
         """Run nccl-tests once a size, since the sizes of a model are no series."""

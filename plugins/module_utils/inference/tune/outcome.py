@@ -21,8 +21,6 @@ BANNED: tuple[Verdict, ...] = ("hang", "wrong-data")
 """Verdicts after which settings are not used on this host again."""
 
 _LOG_TAIL = 60
-_NOT_THE_SETTINGS = ("nccl-not-engaged", "nccl-log-empty", "nccl-transport")
-"""Findings on NCCL's log after which the times belong to other settings than the ones meant."""
 
 
 @dataclass
@@ -50,12 +48,15 @@ class Outcome:
         return cls(**{**document, "times": times})
 
 
-def judge(run: GroupRun, job: Job, wanted: Mapping[str, str]) -> Outcome:
-    """Return the outcome of a group that was to run with the NCCL settings ``wanted``."""
+def judge(run: GroupRun, job: Job, settings: Mapping[str, str], base: Mapping[str, str] | None = None) -> Outcome:
+    """Return the outcome of a group that was to run with ``settings`` on top of the host's own NCCL settings.
+
+    Each of ``settings`` has to show in NCCL's log; of ``base`` none may show another value.
+    """
     facts = nccl_log.parse(run.log)
     verdict, reason = _verdict(run, job)
     if verdict == "healthy" and job.backend == "nccl":
-        verdict, reason = _engaged(facts, wanted, reason)
+        verdict, reason = _engaged(facts, settings, base or {}, reason)
     outcome = Outcome(
         verdict=verdict,
         reason=reason,
@@ -122,9 +123,15 @@ def _code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _engaged(facts: nccl_log.Facts, wanted: Mapping[str, str], healthy: str) -> tuple[Verdict, str]:
-    findings = nccl_log.compare(facts, wanted)
-    against = [f for f in findings if f.id in _NOT_THE_SETTINGS and f.level in ("critical", "unknown")]
+def _engaged(
+    facts: nccl_log.Facts, settings: Mapping[str, str], base: Mapping[str, str], healthy: str
+) -> tuple[Verdict, str]:
+    """Demand that NCCL names each setting. Another transport than expected is a fact of this host, no other setting."""
+    findings = nccl_log.compare(facts, {**base, **settings})
+    against = [
+        f for f in findings if f.id == "nccl-log-empty" or (f.id == "nccl-not-engaged" and f.level == "critical")
+    ]
+    against += [f for f in nccl_log.compare(facts, settings) if f.id == "nccl-not-engaged"]
     if against:
         return "inconclusive", f"{against[0].what}: seen {against[0].seen}, expected {against[0].expected}"
     return "healthy", healthy
