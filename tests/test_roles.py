@@ -206,10 +206,7 @@ CHECKS: tuple[Callable[[Tree, str], list[str]], ...] = (
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("role", ROLES)
-def test_role(request: pytest.FixtureRequest, role: str, check: Callable[[Tree, str], list[str]]):
-    if (role, check) == ("engine", settings_are_used):
-        reason = "engine_keep: no play removes old releases yet"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_role(role: str, check: Callable[[Tree, str], list[str]]):
     assert check(Tree(ROOT), role) == []
 
 

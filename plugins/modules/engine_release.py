@@ -113,7 +113,8 @@ options:
     type: int
     default: 2
   in_use:
-    description: At C(phase=prune), releases that must stay, by id, name or path.
+    description: At C(phase=prune), releases that must stay besides those that a kept generation names, by id, name
+      or path.
     type: list
     elements: str
     default: []
@@ -219,10 +220,17 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import releases
+from ansible.module_utils.inference import generations, releases
 from ansible.module_utils.inference.releases import installing, interpreters, locks, resolver, sealing
 
-ERRORS = (locks.LockError, interpreters.InterpreterError, releases.ReleaseError, sealing.SealError, OSError)
+ERRORS = (
+    generations.GenerationError,
+    locks.LockError,
+    interpreters.InterpreterError,
+    releases.ReleaseError,
+    sealing.SealError,
+    OSError,
+)
 SHOWN = 20
 
 
@@ -422,7 +430,8 @@ class Task:
     def prune(self) -> dict[str, Any]:
         """Remove releases that are neither among the newest nor in use."""
         found = releases.sealed_releases(self.root, self.state_dir, self.params["engine"])
-        going = releases.to_remove(found, self.params["keep"], self.params["in_use"])
+        used = [*self.params["in_use"], *generations.releases_in_use()]
+        going = releases.to_remove(found, self.params["keep"], used)
         left = releases.leftovers(self.root)
         if not self.module.check_mode:
             for release in going:

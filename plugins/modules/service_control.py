@@ -22,7 +22,10 @@ options:
     type: str
     choices: [started, restarted, stopped]
     required: true
-  enabled: {description: Start the unit at boot., type: bool, default: true}
+  enabled:
+    description: Start the unit at boot. With O(state=stopped), V(false) takes that back and V(true) leaves it.
+    type: bool
+    default: true
   timeout: {description: Seconds to wait at most., type: int, default: 3600}
 author: The inference toolkit's authors
 """
@@ -106,10 +109,18 @@ def start(module: AnsibleModule, unit: str) -> None:
     systemd.systemctl("stop", unit, check=False)
     known = cause(module.params["instance"], since)
     said = known.get("what") or state.status or state.result
-    module.fail_json(
-        msg=f"{unit} did not become ready in {result['seconds']} s: {said} ({state.result or 'timeout'}, "
-        f"main process {state.exit_code or 'still running'}). {known.get('fix', '')} "
+    lines = [
+        f"{unit} did not become ready in {result['seconds']} s: {said} ({state.result or 'timeout'}, main process "
+        f"{state.exit_code or 'still running'}).",
+        *(
+            f"{label}: {known[key]}"
+            for label, key in (("cause", "cause"), ("log", "line"), ("fix", "fix"))
+            if known.get(key)
+        ),
         f"See journalctl -u {unit}.",
+    ]
+    module.fail_json(
+        msg="\n".join(lines),
         cause=known, journal=systemd.journal(unit), **result,
     )  # fmt: skip
 
@@ -132,10 +143,11 @@ def main() -> None:
     try:
         state = systemd.unit_state(unit)
         unwilling = module.params["enabled"] and not systemd.enabled(unit)
+        at_boot = not module.params["enabled"] and systemd.enabled(unit)
         changed = {
             "started": unwilling or not state.serving,
             "restarted": True,
-            "stopped": state.active not in ("inactive", "failed"),
+            "stopped": at_boot or state.active not in ("inactive", "failed"),
         }[wanted]
         if module.check_mode or not changed:
             module.exit_json(changed=changed, seconds=0.0, phases=[], active=state.active)
@@ -145,6 +157,8 @@ def main() -> None:
             module.exit_json(changed=True, seconds=0.0, phases=[], active=state.active)
         if wanted != "stopped":
             start(module, unit)
+        if at_boot:
+            systemd.systemctl("disable", "--quiet", "--", unit)
         began = time.monotonic()
         systemd.systemctl("stop", "--", unit)
         module.exit_json(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .. import environment_text
 from ..environment_text import Assignment, EnvironmentText
 from ..findings import Finding, Report
 from ..program import nearest
-from .. import environment_text
 from . import p2p_is_off
 from .rules import report
 from .together import TOGETHER, Case, Topology
