@@ -84,7 +84,7 @@ def main():
         events.write(json.dumps({"event": event, **values}) + "\n")
         events.flush()
 
-    say("started")
+    say("started", pid=os.getpid())
     if fault == "import-hang":
         sleep()
     if fault == "no-torch":

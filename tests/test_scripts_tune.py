@@ -4,8 +4,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,32 @@ def test_logs_of_every_group_are_kept_where_asked(tmp_path):
     measure("--profile", "none", "--logs", str(tmp_path / "logs"))
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["none", "none-2"]
     assert "NCCL version" in (tmp_path / "logs" / "none" / "nccl-0.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_when_it_is_ended_nothing_goes_on(tmp_path, number):
+    out = tmp_path / "result.json"
+    words = ["run", "--worker", STAND_IN, *SMALL, "--logs", str(tmp_path / "logs"), "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts" / "tune"), *words],
+        env={**os.environ, "STAND_IN": "hang"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    started = tmp_path / "logs" / "none" / "events-1.jsonl"
+    wait_until(lambda: started.exists() and "checking" in started.read_text())
+    workers = [json.loads((started.parent / f"events-{r}.jsonl").read_text().splitlines()[0])["pid"] for r in (0, 1)]
+    process.send_signal(number)
+    assert process.wait(timeout=20) != 0
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert not out.exists()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_it_works_from_a_copy_of_the_programs_and_the_domain(tmp_path):

@@ -195,14 +195,20 @@ def test_results_of_nccl_tests_are_judged_like_a_workers():
     text = (FIXTURES / "nccl_tests_hand_made.json").read_text()
     job = Job("nccl", (0, 1), "bfloat16", (message(14336, 2),), 3, 1, "/")
     log = "h:1:1 [0] NCCL INFO NCCL version 2.28.9\nh:1:1 [0] NCCL INFO NCCL_PROTO set by environment to LL.\n"
-    seen = judge(GroupRun("done", 9.0, [nccl_tests.events(text, 14336)], [0], log), job, {"NCCL_PROTO": "LL"})
+    seen = judge(GroupRun("done", 9.0, [nccl_tests.events(text, 14336)], [0], [log]), job, {"NCCL_PROTO": "LL"})
     assert (seen.verdict, seen.times) == ("healthy", {14336: [20.1, 20.3, 19.9]})
     assert seen.versions["nccl"] == "2.28.9"
     wrong = json.loads(text)
     wrong["results"][1]["in_place"]["nwrong"] = 12.0
-    seen = judge(GroupRun("done", 9.0, [nccl_tests.events(json.dumps(wrong), 14336)], [0], log), job, {})
+    seen = judge(GroupRun("done", 9.0, [nccl_tests.events(json.dumps(wrong), 14336)], [0], [log]), job, {})
     assert seen.verdict == "wrong-data"
     assert "12 of its values at 14336 bytes" in seen.reason
+
+
+def test_what_nccl_tests_really_writes_is_understood():
+    found = nccl_tests.events((FIXTURES / "nccl_tests_one_gpu.json").read_text(), 14336)
+    assert [event["event"] for event in found] == ["imported", "checking", "timed", "done"]
+    assert (found[0]["nccl"], len(found[2]["us"]), found[2]["wrong"]) == ("2.28.9", 5, None)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"results": []}', '{"results": [{"in_place": null}]}'])
@@ -232,6 +238,30 @@ def test_nccl_tests_runs_one_size_in_a_graph_with_checks_on_the_gpus_and_nccl_as
     assert int(options["-G"]) > 0
     environment = nccl_tests.environment({"LD_LIBRARY_PATH": "/a"}, job.devices, "/release/nccl/lib")
     assert environment == {"CUDA_VISIBLE_DEVICES": "4,6", "LD_LIBRARY_PATH": "/release/nccl/lib:/a"}
+
+
+# what NCCL says of a hang
+
+
+def stalled(ras):
+    before = [{"event": "imported"}, {"event": "initialised"}, {"event": "checking", "bytes": 14336}]
+    job = Job("nccl", (0, 1), "bfloat16", (message(14336, 2),), 3, 1, "/")
+    return judge(GroupRun("stalled", 9.0, [before, before], [None, None], ras=ras), job, {})
+
+
+def test_the_rank_that_nccl_says_is_behind_is_named_though_both_look_busy():
+    seen = stalled((FIXTURES / "ras_rank_behind.txt").read_text())
+    assert seen.verdict == "hang"
+    assert "at 14336 bytes; every rank" in seen.reason
+    assert seen.reason.endswith("NCCL says that ranks 1 have launched 2 operations, others more")
+    assert "MISMATCH" in seen.kept["ras"]
+
+
+@pytest.mark.parametrize(
+    "ras", [None, "", "Rank 0 has launched up to operation 5\nRank 1 has launched up to operation 5"]
+)
+def test_where_nccl_sees_no_difference_none_is_named(ras):
+    assert "NCCL says" not in stalled(ras).reason
 
 
 # the campaign

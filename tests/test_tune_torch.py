@@ -74,8 +74,8 @@ def test_sums_are_right_and_timed_on_every_rank(torch, tmp_path, world):
     ("call", "words"),
     [
         (2, "wrong sums on rank 1: 1 of 512 values at 1024 bytes before"),
-        (20, "wrong sums on ranks 0, 1: 1 of 512 values at 1024 bytes in a timed replay, not the last"),  # warm-up
-        (2 + 50 + 60, "wrong sums on ranks 0, 1: 1 of 512 values at 1024 bytes in a timed replay, not the last"),
+        (20, "wrong sums on ranks 0, 1: 1 of 512 values at 1024 bytes in a replay, not the last"),  # warm-up
+        (2 + 50 + 60, "wrong sums on ranks 0, 1: 1 of 512 values at 1024 bytes in a replay, not the last"),
         (2 + 50 + 110, "wrong sums on ranks 0, 1: 1 of 512 values at 1024 bytes in the timed replays; on rank 0"),
         (2 + 200 + 1, "wrong sums on rank 1: 1 of 512 values at 1024 bytes after"),
     ],

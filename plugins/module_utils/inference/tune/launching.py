@@ -49,8 +49,8 @@ class GroupRun:
     seconds: float
     events: list[list[dict[str, Any]]]
     exits: list[int | None]
-    log: str = ""
-    """NCCL's log of all ranks."""
+    logs: list[str] = field(default_factory=list)
+    """NCCL's log by rank."""
     tails: list[str] = field(default_factory=list)
     """The end of each rank's output."""
     ras: str | None = None
@@ -113,7 +113,7 @@ def _left(
         seconds=round(time.monotonic() - start, 3),
         events=read(),
         exits=[process.poll() for process in processes],
-        log="".join(_text(folder / f"nccl-{rank}.log") for rank in count),
+        logs=[_text(folder / f"nccl-{rank}.log") for rank in count],
         tails=[_text(folder / f"output-{rank}.log")[-_TAIL:] for rank in count],
         ras=report,
     )

@@ -90,7 +90,7 @@ def merged(runs: Sequence[GroupRun]) -> GroupRun:
         seconds=round(sum(run.seconds for run in runs), 3),
         events=[[event for run in runs for event in run.events[0]]],
         exits=bad.exits,
-        log="".join(run.log for run in runs),
+        logs=[log for run in runs for log in run.logs],
         tails=bad.tails,
         ras=bad.ras,
     )

@@ -8,6 +8,7 @@ said, since a process failed, something else was slow, or the settings were not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +21,9 @@ Verdict = Literal["healthy", "hang", "wrong-data", "inconclusive"]
 BANNED: tuple[Verdict, ...] = ("hang", "wrong-data")
 """Verdicts after which settings are not used on this host again."""
 
-_LOG_TAIL = 60
+_LOG_TAIL = 40
+_REASON = 600
+_RAS_BEHIND = re.compile(r"Rank (\d+) has launched up to operation (\d+)")
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Outcome:
     proof: dict[str, Any] = field(default_factory=dict)
     """What NCCL's log shows: version, settings taken from the environment, transports, channels, protocols used."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """Of a run that went wrong: ``ras``, ``log`` (its last lines) and ``output`` by rank."""
+    """Of a run that went wrong: NCCL's ``ras`` report, and by rank its ``logs`` (last lines) and the ``output``."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -53,7 +56,7 @@ def judge(run: GroupRun, job: Job, settings: Mapping[str, str], base: Mapping[st
 
     Each of ``settings`` has to show in NCCL's log; of ``base`` none may show another value.
     """
-    facts = nccl_log.parse(run.log)
+    facts = nccl_log.parse("".join(run.logs))
     verdict, reason = _verdict(run, job)
     if verdict == "healthy" and job.backend == "nccl":
         verdict, reason = _engaged(facts, settings, base or {}, reason)
@@ -66,8 +69,8 @@ def judge(run: GroupRun, job: Job, settings: Mapping[str, str], base: Mapping[st
         proof=_proof(facts) if facts.lines else {},
     )
     if verdict != "healthy":
-        lines = run.log.splitlines()
-        outcome.kept = {"ras": run.ras, "log": lines[-_LOG_TAIL:], "output": run.tails}
+        logs = [log.splitlines()[-_LOG_TAIL:] for log in run.logs]
+        outcome.kept = {"ras": run.ras, "logs": logs, "output": run.tails}
     return outcome
 
 
@@ -100,20 +103,29 @@ def _stopped(run: GroupRun, job: Job) -> tuple[Verdict, str]:
         return "inconclusive", f"ranks {_list(absent)} did not get as far as importing torch within {run.seconds:.0f} s"
     if run.end == "late":
         return "inconclusive", f"not finished after {run.seconds:.0f} s, though it got further until then"
-    order = [_position(events) for events in run.events]
+    order = [len(events) for events in run.events]
     behind = [rank for rank, place in enumerate(order) if place == min(order)]
     last = run.events[behind[0]][-1]
-    what = {"imported": "while the communicator was made"}.get(last["event"], f"at {last.get('bytes')} bytes")
+    size = next((event["bytes"] for event in reversed(run.events[behind[0]]) if "bytes" in event), None)
+    what = f"at {size} bytes" if size else "while the communicator was made"
     who = "every rank" if len(behind) == job.world else f"ranks {_list(behind)} of {job.world} are behind"
-    return "hang", f"no progress {what}; {who}, last event {last['event']!r}"
+    return "hang", f"no progress {what}; {who}, last event {last['event']!r}{_by_ras(run.ras)}"
 
 
-def _position(events: Sequence[dict[str, Any]]) -> int:
-    return len(events)
+def _by_ras(report: str | None) -> str:
+    """Return which ranks NCCL itself says are behind: the GPU of one that waits looks as busy as the others."""
+    launched = {int(rank): int(operation) for rank, operation in _RAS_BEHIND.findall(report or "")}
+    if not launched or min(launched.values()) == max(launched.values()):
+        return ""
+    behind = [rank for rank, operation in launched.items() if operation == min(launched.values())]
+    return f"; NCCL says that ranks {_list(behind)} have launched {min(launched.values())} operations, others more"
 
 
 def _failure(run: GroupRun) -> str:
-    said = [f"rank {rank}: {e['reason']}" for rank, events in enumerate(run.events) for e in events if "reason" in e]
+    reasons = [
+        (rank, " ".join(e["reason"].split())) for rank, events in enumerate(run.events) for e in events if "reason" in e
+    ]
+    said = [f"rank {rank}: {reason[:_REASON]}" for rank, reason in reasons]
     died = [f"rank {rank} ended with {_code(code)}" for rank, code in enumerate(run.exits) if code]
     last = next((tail.strip().splitlines()[-1] for tail in run.tails if tail.strip()), "")
     return "; ".join(said or [*died, *([last] if last else [])]) or "the workers ended without being done"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 JOB = "job.json"
-EVENTS = ("started", "imported", "initialised", "checking", "timed", "done", "failed")
-"""In order; ``checking`` and ``timed`` once a message, with ``bytes``; ``failed`` instead of whatever comes next.
+EVENTS = ("started", "imported", "initialised", "checking", "replayed", "timed", "done", "failed")
+"""In order; ``checking`` and ``timed`` once a message, with ``bytes``, between them ``replayed`` once a replay, so that
+slow and stuck can be told apart; ``failed`` instead of whatever comes next.
 
 ``imported`` has ``torch``, ``nccl`` (version or null); ``timed`` has ``us`` (one figure a replay, us an all-reduce) and
 ``wrong`` (null, or ``count``, ``index``, ``got``, ``expected``, ``when``); ``failed`` has ``reason``.
