@@ -236,3 +236,38 @@ def test_it_works_from_a_copy_of_the_programs_and_the_domain(tmp_path):
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     shutil.copytree(ROOT / "plugins/module_utils/inference", tmp_path / "plugins/module_utils/inference")
     assert run("plan", *MODEL, program=tmp_path / "scripts" / "tune").returncode == 0
+
+
+PERF = ["--nccl-tests", str(Path(__file__).parent / "stand_in_all_reduce_perf.py"), "--rounds", "1"]
+
+
+def test_nccl_tests_measures_where_it_is_found(tmp_path):
+    shown = document(measure("--profile", "balanced", "--logs", str(tmp_path / "logs"), *PERF))
+    assert shown["measured_with"] == "nccl-tests"
+    assert [row["median_us"] for row in shown["results"][0]["rows"]] == pytest.approx([21.094, 29.286])
+    # the stand-in's NCCL names NCCL_ALGO only, so that the other settings are not proved
+    assert shown["results"][1]["verdict"] == "inconclusive"
+    written = json.loads((tmp_path / "logs" / "none" / "1024" / "results.json").read_text())
+    assert written["visible"] == "0,1"
+    torch = document(measure("--profile", "none", "--with", "torch", *PERF))
+    assert torch["measured_with"] == "torch.distributed, nccl"
+
+
+def test_settings_that_nccl_tests_ran_with_can_win():
+    shown = document(measure("--profile", "none", "--candidate", "ring:NCCL_ALGO=Ring", *PERF))
+    assert shown["decision"]["chosen"] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("wrong", 2, "4 of its values"),
+        ("hang", 2, "no progress at 1024 bytes"),
+        ("fail", 3, "ended with exit code 1; no CUDA device"),
+    ],
+)
+def test_faults_of_nccl_tests_are_results(fault, code, words):
+    done = measure("--profile", "none", "--start-timeout", "0.5", *PERF, PERF=fault)
+    shown = document(done)
+    assert done.returncode == code
+    assert words in shown["results"][0]["reason"]

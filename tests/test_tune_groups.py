@@ -140,11 +140,11 @@ def test_half_a_line_waits_for_its_end(tmp_path):
 
 def test_a_program_without_events_has_its_limit_and_its_own_events(tmp_path):
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    run = run_program(sleeping, {}, tmp_path, 1.0, list)
-    assert (run.end, run.events[0][-1]["event"]) == ("stalled", "checking")
-    run = run_program([sys.executable, "-c", "pass"], {}, tmp_path, 20.0, lambda: [{"event": "done"}])
+    run = run_program(sleeping, {}, tmp_path, 1.0, lambda end: [{"event": end}])
+    assert (run.end, run.events) == ("stalled", [[{"event": "stalled"}]])
+    run = run_program([sys.executable, "-c", "pass"], {}, tmp_path, 20.0, lambda end: [{"event": end}])
     assert (run.end, run.events) == ("done", [[{"event": "done"}]])
-    run = run_program([sys.executable, "-c", "raise SystemExit(3)"], {}, tmp_path, 20.0, list)
+    run = run_program([sys.executable, "-c", "raise SystemExit(3)"], {}, tmp_path, 20.0, lambda _: [])
     assert (run.end, run.exits) == ("failed", [3])
 
 

@@ -140,9 +140,8 @@ def test_candidates_are_unique_and_the_own_choice_is_always_among_them():
 
 
 def test_the_callers_nccl_settings_hold_for_all_but_not_its_logging():
-    assert base_of({"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "x", "PATH": "/"}) == {
-        "NCCL_NVLS_ENABLE": "0"
-    }
+    others = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "x", "NCCL_VERSION": "2.28.3-1", "NCCL_BLOCKING_WAIT": "1"}
+    assert base_of({"NCCL_NVLS_ENABLE": "0", "PATH": "/", **others}) == {"NCCL_NVLS_ENABLE": "0"}
 
 
 # pairs
@@ -238,6 +237,8 @@ def test_nccl_tests_runs_one_size_in_a_graph_with_checks_on_the_gpus_and_nccl_as
     assert int(options["-G"]) > 0
     environment = nccl_tests.environment({"LD_LIBRARY_PATH": "/a"}, job.devices, "/release/nccl/lib")
     assert environment == {"CUDA_VISIBLE_DEVICES": "4,6", "LD_LIBRARY_PATH": "/release/nccl/lib:/a"}
+    hidden = nccl_tests.environment({"CUDA_VISIBLE_DEVICES": "7,5,3"}, (0, 2), None)
+    assert hidden == {"CUDA_VISIBLE_DEVICES": "7,3"}
 
 
 # what NCCL says of a hang

@@ -70,7 +70,7 @@ def run(
             campaign.left_out[candidate.name] = f"{len(before)} of {plan.rounds} rounds within {plan.seconds:.0f} s"
             continue
         if not before and spent > plan.seconds:
-            campaign.left_out[candidate.name] = f"not run: {plan.seconds:.0f} s were over"
+            campaign.left_out[candidate.name] = f"not run: the {plan.seconds:.0f} s were over (--seconds)"
             continue
         outcome = measure(candidate)
         longest = max(longest, clock() - start - spent)

@@ -10,6 +10,7 @@ from typing import Any
 from .. import nccl
 from ..findings import Finding
 from ..nccl.lint import lint_environment
+from ..nccl.variables import BUILD_NAMES, PYTORCH_NAMES
 
 BASELINE = "none"
 """The profile that sets nothing: NCCL's own choice."""
@@ -84,10 +85,12 @@ def unique(candidates: Sequence[Candidate]) -> list[Candidate]:
 def base_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the NCCL settings of the calling environment: they hold for every candidate, since this host needs them.
 
-    Those that say what NCCL logs and where are left out, since measuring sets them itself.
+    Left out are those that say what NCCL logs and where, since measuring sets them itself, and names that only look
+    like NCCL's: images note a release in NCCL_VERSION, PyTorch has settings of its own.
     """
     own = ("NCCL_DEBUG", "NCCL_RAS_ADDR")
-    return {k: v for k, v in sorted(environment.items()) if k.startswith("NCCL_") and not k.startswith(own)}
+    names = (name for name in environment if name.startswith("NCCL_") and not name.startswith(own))
+    return {name: environment[name] for name in sorted(names) if name not in BUILD_NAMES | PYTORCH_NAMES}
 
 
 def refused(

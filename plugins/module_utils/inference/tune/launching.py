@@ -74,9 +74,9 @@ def run_program(
     environment: Mapping[str, str],
     folder: Path,
     limit: float,
-    read: Callable[[], list[dict[str, Any]]],
+    read: Callable[[End], list[dict[str, Any]]],
 ) -> GroupRun:
-    """Run one program that talks to NCCL by itself; ``read`` returns its events when it has ended well.
+    """Run one program that talks to NCCL by itself; ``read`` tells its events from how it ended.
 
     Nothing is known of its progress: what has not ended after ``limit`` seconds has stalled.
     """
@@ -85,15 +85,7 @@ def run_program(
         _until(lambda: processes[0].poll() is not None, limit)
         code = processes[0].poll()
         end: End = "stalled" if code is None else "failed" if code else "done"
-        unknown = [{"event": "imported"}, {"event": "checking", "bytes": "some"}]
-        return _left(
-            processes,
-            folder,
-            end=end,
-            start=start,
-            address=address,
-            read=lambda: [unknown if end == "stalled" else read()],
-        )
+        return _left(processes, folder, end=end, start=start, address=address, read=lambda: [read(end)])
 
 
 def _left(

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import nccl_tests, pairs
 from .candidates import Candidate, base_of
-from .launching import GroupRun, Limits, run_group, run_program
+from .launching import End, GroupRun, Limits, run_group, run_program
 from .outcome import Outcome, judge
 from .pairs import Pair
 from .protocol import Job, message
@@ -93,8 +93,15 @@ class Bench:
         return self if self.keep is None else replace(self, keep=self.keep / name)
 
 
-def _reader(path: Path, size: int) -> Callable[[], list[dict[str, Any]]]:
-    return lambda: nccl_tests.events(path.read_text() if path.exists() else "", size)
+def _reader(path: Path, size: int) -> Callable[[End], list[dict[str, Any]]]:
+    """Return what tells nccl-tests' events: its results, or how far it must have got where it stopped without any."""
+
+    def read(end: End) -> list[dict[str, Any]]:
+        if end == "done":
+            return nccl_tests.events(path.read_text() if path.exists() else "", size)
+        return [{"event": "imported"}, {"event": "checking", "bytes": size}] if end == "stalled" else []
+
+    return read
 
 
 def _numbered(parent: Path, name: str) -> Path:

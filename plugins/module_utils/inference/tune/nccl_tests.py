@@ -46,8 +46,10 @@ def command(program: str, job: Job, message: Message, output: Path) -> list[str]
 
 
 def environment(base: Mapping[str, str], devices: Sequence[int], library: str | None) -> dict[str, str]:
-    """Return the environment: the GPUs by their numbers, and the release's NCCL first."""
-    result = {**base, "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+    """Return the environment: the GPUs by their numbers among the visible ones, and the release's NCCL first."""
+    visible = [word.strip() for word in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    chosen = [visible[device] if visible else str(device) for device in devices]
+    result = {**base, "CUDA_VISIBLE_DEVICES": ",".join(chosen)}
     if library:
         known = base.get("LD_LIBRARY_PATH")
         result["LD_LIBRARY_PATH"] = f"{library}:{known}" if known else library

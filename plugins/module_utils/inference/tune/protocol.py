@@ -15,8 +15,8 @@ from typing import Any
 
 JOB = "job.json"
 EVENTS = ("started", "imported", "initialised", "checking", "replayed", "timed", "done", "failed")
-"""In order; ``checking`` and ``timed`` once a message, with ``bytes``, between them ``replayed`` once a replay, so that
-slow and stuck can be told apart; ``failed`` instead of whatever comes next.
+"""In order; ``checking`` and ``timed`` once a message, with ``bytes``, between them ``replayed`` whenever a replay,
+or the run before a capture, has ended, so that slow and stuck can be told apart; ``failed`` instead of what comes next.
 
 ``imported`` has ``torch``, ``nccl`` (version or null); ``timed`` has ``us`` (one figure a replay, us an all-reduce) and
 ``wrong`` (null, or ``count``, ``index``, ``got``, ``expected``, ``when``); ``failed`` has ``reason``.
