@@ -57,7 +57,7 @@ def sleep(seconds=600):
     time.sleep(seconds)
 
 
-WRONG = {"count": 3, "of": 100, "index": 7, "got": "1.0", "expected": "2.0", "when": "before"}
+WRONG = {"count": 3, "index": 7, "got": "1.0", "expected": "2.0", "when": "before"}
 
 
 def fail(fault, events):

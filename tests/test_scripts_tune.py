@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from inference.tune import BANNED
 
 ROOT = Path(__file__).parent.parent
 STAND_IN = f"{sys.executable} {Path(__file__).parent / 'stand_in_tune_worker.py'}"
@@ -261,7 +264,7 @@ def test_settings_that_nccl_tests_ran_with_can_win():
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
-        ("wrong", 2, "4 of its values"),
+        ("wrong", 2, "4 values"),
         ("hang", 2, "no progress at 1024 bytes"),
         ("fail", 3, "ended with exit code 1; no CUDA device"),
     ],
@@ -271,3 +274,12 @@ def test_faults_of_nccl_tests_are_results(fault, code, words):
     shown = document(done)
     assert done.returncode == code
     assert words in shown["results"][0]["reason"]
+
+
+def test_every_finding_has_a_section_in_the_guide():
+    sources = [*(ROOT / "plugins/module_utils/inference/tune").glob("*.py"), ROOT / "scripts" / "tune"]
+    named = {name for path in sources for name in re.findall(r'id="(tune-[a-z-]+)"', path.read_text())}
+    named |= {f"tune-{verdict}" for verdict in BANNED}
+    named |= {f"tune-expired-{part}" for part in ("fingerprint", "driver", "nccl", "receipt")}
+    sections = set(re.findall(r"^### (tune-[a-z-]+)$", (ROOT / "docs" / "tune.md").read_text(), re.MULTILINE))
+    assert sections == named

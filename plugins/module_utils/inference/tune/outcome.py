@@ -89,10 +89,12 @@ def _wrong_text(wrong: Sequence[tuple[int, dict[str, Any]]]) -> str:
     rank, event = wrong[0]
     first = event["wrong"]
     others = sorted({other for other, _ in wrong})
+    where = ""
+    if "index" in first:
+        where = f"; on rank {rank} value {first['index']} is {first['got']}, expected {first['expected']}"
     return (
-        f"wrong sums on rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}: {first['count']} of "
-        f"{first['of']} values at {event['bytes']} bytes {first['when']}; on rank {rank} value {first['index']} is "
-        f"{first['got']}, expected {first['expected']}"
+        f"wrong sums on rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}: {first['count']} values "
+        f"at {event['bytes']} bytes {first['when']}{where}"
     )
 
 

@@ -19,7 +19,8 @@ EVENTS = ("started", "imported", "initialised", "checking", "replayed", "timed",
 or the run before a capture, has ended, so that slow and stuck can be told apart; ``failed`` instead of what comes next.
 
 ``imported`` has ``torch``, ``nccl`` (version or null); ``timed`` has ``us`` (one figure a replay, us an all-reduce) and
-``wrong`` (null, or ``count``, ``index``, ``got``, ``expected``, ``when``); ``failed`` has ``reason``.
+``wrong`` (null, or ``count``, ``when``, and where it can be seen ``index``, ``got``, ``expected``); ``failed``
+has ``reason``.
 """
 
 _CALLS = ((1 << 20, 50), (1 << 24, 20))
