@@ -11,7 +11,7 @@ from . import __version__
 ROOT = "/usr/local/lib/inference"
 """Where hosts keep the toolkit, one folder a version."""
 
-PROGRAMS = ("supervisor", "smoke", "diagnose", "topology", "nccl", "patches")
+PROGRAMS = ("supervisor", "smoke", "diagnose", "topology", "nccl", "patches", "tune", "tune-worker")
 """Programs of ``scripts/`` that are of use on a host."""
 
 DOMAIN = "plugins/module_utils/inference"

@@ -20,8 +20,8 @@ from .protocol import Job, message
 
 REPEATS = 15
 WARMUPS = 3
-"""Replays a size: timed, and before that. A median of 15 moves by less than a percent between groups where the host is
-quiet (bench/results)."""
+"""Replays a size: timed, and before that. A choice: how far a median of 15 moves between groups is what the spread of
+the results tells on each host."""
 
 _VERSIONS_SECONDS = 120
 
