@@ -341,7 +341,8 @@ def test_playbooks_ignore_nothing_name_everything_and_call_roles_that_exist(file
 
 
 def test_the_inventory_is_checked_before_any_host_is_asked():
-    first = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    nobody, first = yaml.safe_load((ROOT / "site.yml").read_text())[:2]
+    assert nobody["hosts"] == "localhost"
     assert first["roles"] == ["inventory"]
     assert first["gather_facts"] is False
     assert first["any_errors_fatal"] is True

@@ -20,6 +20,7 @@ options:
     type: str
     choices: [auto, full, quick]
     default: auto
+  promote: {description: Whether a pass makes the generation the last known good one., type: bool, default: true}
   keep: {description: Generations to keep besides those in use., type: int, default: 3}
   timeout: {description: Seconds that the test may take., type: int, default: 3600}
 author: The inference toolkit's authors
@@ -113,7 +114,7 @@ def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
     (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
     report = run(module, command(store.load(current), mode, store.folder))
     passed, promoted = bool(report.get("ok")), False
-    if passed and mode == "full":
+    if passed and mode == "full" and module.params["promote"]:
         promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
     engaged = instances.describe(store.instance)
     return {
@@ -127,6 +128,7 @@ def main() -> None:
         argument_spec={
             "instance": {"type": "str", "required": True},
             "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
+            "promote": {"type": "bool", "default": True},
             "keep": {"type": "int", "default": 3},
             "timeout": {"type": "int", "default": 3600},
         },

@@ -69,7 +69,7 @@ class Facts:
         return counts
 
 
-_LINE = re.compile(r"(?:(\S+):\d+:\d+ )?(?:\[\d+\] )?(?:\S+ )?NCCL (INFO|WARN)\s?(.*)")
+_LINE = re.compile(r"(?:(\S{1,255}):\d+:\d+ )?(?:\[\d+\] )?(?:\S+ )?NCCL (INFO|WARN)\s?(.*)")
 _MATRIX_ROW = re.compile(r"\s*([A-Za-z]+) \|((?:\s+[012])+)\s+\|((?:\s+[012])+)\s*")
 _MATRIX_HEAD = re.compile(r"\s*Function \|([^|]+)\|([^|]+)")
 
@@ -80,7 +80,7 @@ def parse(text: str) -> Facts:
     heads: tuple[list[str], list[str]] | None = None
     hosts: set[str] = set()
     for line in text.splitlines():
-        match = _LINE.search(line)
+        match = _LINE.search(line) if "NCCL " in line else None
         if match:
             facts.lines += 1
             host, level, message = match.groups()

@@ -81,7 +81,7 @@ def _finding(kind: str, pin: Pin, seen: str, directory: Path) -> Finding:
         what=f"the wheelhouse {directory} does not hold {pin.file} as the lock names it",
         seen=seen,
         expected=f"{pin.size} bytes, sha256 {pin.sha256}",
-        fix="on the controller: scripts/wheelhouse build LOCK DIR, which fetches only what is missing or wrong",
+        fix="on the controller: scripts/wheelhouse build DIR LOCK, which fetches only what is missing or wrong",
     )
 
 
