@@ -71,11 +71,10 @@ def one(variables: dict[str, Any], known: Known) -> Any:
 
 def test_a_right_inventory_is_quiet(known: Known):
     assert inventory.check(RIGHT, known) == []
-    assert inventory.check({}, known) == []
 
 
 def test_the_defaults_of_the_roles_are_right(known: Known):
-    assert inventory.check(dict(known.defaults), known) == []
+    assert [f.id for f in inventory.check(dict(known.defaults), known)] == ["nothing-served"]
 
 
 def test_other_peoples_variables_are_not_looked_at(known: Known):
@@ -475,3 +474,19 @@ def test_every_rule_can_fail(known: Known):
     ids = set(re.findall(r'(?:_wrong|wrong|Finding)\(\s*"([a-z][a-z0-9-]+)"', text))
     assert len(ids) > 30
     assert [finding_id for finding_id in sorted(ids) if finding_id not in here] == []
+
+
+@pytest.mark.parametrize("name", ["services_instances", "service_instance", "models_catalog", "engine_versions"])
+def test_a_name_that_is_a_slip_of_ours_is_pointed_out(known: Known, name: str):
+    said = [finding for finding in inventory.check({**RIGHT, name: []}, known) if name in finding.seen]
+    assert len(said) == 1
+    assert said[0].id in ("variable-resembles", "variable-unknown")
+
+
+@pytest.mark.parametrize("name", ["ansible_user", "sandbox_project", "service", "my_engine", "inventory_hostname"])
+def test_a_name_of_the_operators_own_is_left_alone(known: Known, name: str):
+    assert inventory.check({**RIGHT, name: "x"}, known) == []
+
+
+def test_an_inventory_that_serves_nothing_says_so(known: Known):
+    assert [f.id for f in inventory.check(changed("service_instances", ...), known)] == ["nothing-served"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/
 """Folders of the operating system (hier(7))."""
 
 
+RESEMBLANCE = 0.93
+"""How alike two names are (difflib's ratio) to be taken for a slip: one letter more or less in a name of ours."""
+
+
 @dataclass(frozen=True)
 class Known:
     """What this project has, for an inventory to be compared with."""
@@ -85,6 +90,7 @@ def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
     """
     ours = {name: variables[name] for name in variables if is_ours(name, known)}
     findings = [_unknown(name, known) for name in sorted(ours) if name not in known.options]
+    findings += _resembling(sorted(variables.keys() - ours.keys()), known)
     usable = dict(known.defaults)
     for name in sorted(ours.keys() & known.options.keys()):
         wrong = inventory_values.check(name, ours[name], known.options[name])
@@ -134,6 +140,26 @@ def _unknown(name: str, known: Known) -> Finding:
         seen=name, expected=f"a variable of the role {role}{nearest(name, known.options)}",
         fix=f"Correct it, or remove it: ansible-doc -t role -r roles {role} lists them.",
     )  # fmt: skip
+
+
+def _resembling(names: Sequence[str], known: Known) -> Iterator[Finding]:
+    """Names that belong to the operator and differ from one of ours by a letter: services_instances."""
+    for name in names:
+        close = difflib.get_close_matches(name, known.options, n=1, cutoff=RESEMBLANCE)
+        if close and name not in REGISTERED:
+            yield Finding(
+                "variable-resembles", "warning", "A variable that no role reads, written nearly like one that is read",
+                seen=name, expected=close[0], fix=f"Rename it to {close[0]}, or give it a name of its own.",
+            )  # fmt: skip
+
+
+def _nothing_served(settings: Mapping[str, Any], _known: Known) -> Iterator[Finding]:
+    if "service_instances" in settings and not settings["service_instances"]:
+        yield Finding(
+            "nothing-served", "warning", "The host will be prepared and serve nothing",
+            seen="service_instances is empty", expected="at least one instance",
+            fix="Add one to service_instances; inventory/example shows how.",
+        )  # fmt: skip
 
 
 def _wrong(finding_id: str, where: str, seen: object, expected: str) -> Finding:
@@ -259,5 +285,5 @@ def _catalog(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
             yield _wrong("model-twice", f"model_catalog[{position}].name", name, f"another name; {first} has this one")
 
 
-RULES = (_forms, _times, _topology, _release, _patches, _folders, _catalog)
+RULES = (_nothing_served, _forms, _times, _topology, _release, _patches, _folders, _catalog)
 """Checks of settings that have the right types."""
