@@ -394,7 +394,19 @@ def test_a_broken_seal_is_said_and_can_be_rebuilt(host: Host) -> None:
 
 def test_rebuild_leaves_a_good_release_alone(host: Host) -> None:
     host.sealed()
+    assert host.run("status", rebuild=True)["to_build"] is False
     assert host.run("install", rebuild=True)["changed"] is False
+
+
+def test_status_says_what_is_to_be_built(host: Host) -> None:
+    assert host.run("status")["to_build"] is True
+    release = host.install()
+    assert host.run("status")["to_build"] is False
+    assert host.run("status", rebuild=True)["to_build"] is True
+    host.run("seal", release=release.name, patched_files=[])
+    (release.path / "manifest.tsv").write_text("")
+    assert "engine_rebuild" not in host.run("status", rebuild=True).get("msg", "")
+    assert host.run("status", rebuild=True)["to_build"] is True
 
 
 def test_a_release_that_runs_is_not_rebuilt(host: Host) -> None:

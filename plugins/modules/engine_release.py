@@ -88,7 +88,7 @@ options:
     type: list
     elements: str
   rebuild:
-    description: Build a release again that is sealed but no longer what was sealed.
+    description: Build a release again that was not sealed, or is no longer what was sealed.
     type: bool
     default: false
   release:
@@ -190,6 +190,10 @@ state:
   description: C(sealed), C(unsealed) or C(absent), after this task.
   type: str
   returned: always
+to_build:
+  description: Whether C(phase=install) would build it, because it is absent or, with O(rebuild), not what was sealed.
+  type: bool
+  returned: for phase status
 why:
   description: Why the name is not known.
   type: str
@@ -283,11 +287,11 @@ class Task:
         try:
             interpreter = self._interpreter(lock)
         except interpreters.InterpreterError as error:
-            return _result(None, changed=False, why=str(error))
+            return _result(None, changed=False, to_build=True, why=str(error))
         release = self._place(lock, interpreter)
         result = self._there(release) if release.state != "absent" else None
         packages = str(installing.site_packages(release, interpreter))
-        return {**(result or _result(release, changed=False)), "site_packages": packages}
+        return {**(result or _result(release, changed=False)), "to_build": result is None, "site_packages": packages}
 
     # --- install ---
 
@@ -422,7 +426,7 @@ class Task:
             more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
             self.module.fail_json(
                 msg=f"{release.path} is not what was sealed: {shown}{more}. "
-                "Find out who changed it, then build it again with rebuild",
+                "Find out who changed it; then stop what runs from it and run site.yml with -e engine_rebuild=true",
                 **{**result, "timings": self.clock.seconds},
             )
         return result
