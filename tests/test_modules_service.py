@@ -540,6 +540,21 @@ def test_a_failure_is_reported_and_changes_nothing(host: Path, deployed: str, ru
 
 
 @pytest.mark.parametrize(
+    ("restoring", "found", "passed"),
+    [(True, "regression", True), (False, "regression", False), (True, "golden", False), (True, "below-floor", False)],
+)
+def test_what_is_being_restored_may_be_slower_than_its_history(
+    host: Path, deployed: str, run: Run, restoring: bool, found: str, passed: bool
+):
+    finding = {"id": found, "level": "critical"}
+    program(host, f'print(json.dumps({{"schema": 1, "ok": False, "findings": [{finding}]}})); sys.exit(2)')
+    result = run(SMOKE, instance="kimi", restoring=restoring)
+    assert (result["passed"], result["report"]["ok"]) == (passed, passed)
+    assert result["report"]["findings"][0]["level"] == ("warning" if passed else "critical")
+    assert (Store("kimi").last_known_good() == deployed) is passed
+
+
+@pytest.mark.parametrize(
     "body", ["sys.exit('no module named aiohttp')", "print('half {')", "import time; time.sleep(9)"]
 )
 def test_a_program_that_gives_no_answer_is_an_error(host: Path, deployed: str, run: Run, body: str):

@@ -98,15 +98,16 @@ def test_a_slower_server_is_a_regression_and_never_lowers_the_bar(tmp_path: Path
     history = tmp_path / "history"
     history.mkdir()
     profile = tmp_path / "p.json"
-    profile.write_text(json.dumps({**FAST, "host": "h", "gate": {"regression": {"percent": 40, "seconds_slack": 9}}}))
+    rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2}
+    profile.write_text(json.dumps({**FAST, "host": "h", "gate": {"regression": rule}}))
     outcomes = []
-    for delay in (0.004, 0.03, 0.03):
+    for delay in (0.004, 0.004, 0.03, 0.03):
         with Server(delay=delay) as server:
             done = smoke("--url", server.url, "--profile", profile, "--history", history, "--json", *ONLY)
         outcomes.append((done.returncode, {f["id"] for f in json.loads(done.stdout)["findings"]}))
-    assert outcomes == [(0, {"baseline-recorded"}), (2, {"regression"}), (2, {"regression"})]
+    assert outcomes == [(0, {"baseline-recorded"}), (0, set()), (2, {"regression"}), (2, {"regression"})]
     (file,) = history.iterdir()
-    assert [json.loads(line)["passed"] for line in file.read_text().splitlines()] == [True, False, False]
+    assert [json.loads(line)["passed"] for line in file.read_text().splitlines()] == [True, True, False, False]
 
 
 def test_an_earlier_result_can_be_the_baseline(fast: Path, tmp_path: Path) -> None:

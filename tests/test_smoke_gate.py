@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference.smoke.gate import (
     Key,
     allowed_from,
+    forgive_regressions,
     history_line,
     judge,
     metrics_of,
@@ -63,9 +64,34 @@ def test_judge() -> None:
     shown = row.as_dict()
     assert shown["target"]["better_by_percent"] == pytest.approx(-15.15, abs=0.01)
     assert shown["floor"]["better_by_percent"] == pytest.approx(10.06, abs=0.01)
-    (row,) = judge({TOK: 60.0}, gate, [{TOK: 71.0}])
-    assert row.failures == ("below-floor", "regression")
+    (row,) = judge({TOK: 60.0}, gate, [{TOK: 71.0}] * 5)
+    assert (row.failures, row.warnings) == (("below-floor", "regression"), ())
     assert judge({}, gate, []) == []
+
+
+def test_a_young_history_only_warns_and_a_floor_still_counts() -> None:
+    gate = load_profile({"gate": {"floors": {TOK: 63.6}}}).gate
+    (row,) = judge({TOK: 60.0}, gate, [{TOK: 71.0}] * 4)
+    assert (row.failures, row.warnings) == (("below-floor",), ("regression",))
+    assert row.as_dict()["warnings"] == ["regression"]
+
+
+def test_of_a_stage_that_was_measured_again_the_better_value_counts() -> None:
+    again = figures()
+    again["tok_s"], again["ttft_s"] = {"median": 1200.0}, {"p50": 0.3, "p99": 0.1}
+    found = metrics_of({"concurrent": figures(), "again": {"concurrent": again}})
+    assert found == {"concurrent.tok_s": 1200.0, "concurrent.ttft_s": 0.1, "concurrent.ttft_p99_s": 0.1}
+
+
+def test_a_forgiven_regression_is_a_warning_and_nothing_else_is_forgiven() -> None:
+    slow, wrong = {"id": "regression", "level": "critical"}, {"id": "golden", "level": "critical"}
+    unknown = {"id": "floor-unknown", "level": "unknown"}
+    document = {"schema": 1, "ok": False, "findings": [slow], "gate": {"verdict": "fail"}}
+    forgiven = forgive_regressions(document)
+    assert forgiven == {**document, "ok": True, "findings": [{"id": "regression", "level": "warning"}]}
+    assert document["findings"] == [slow]
+    for other in (wrong, unknown):
+        assert not forgive_regressions({**document, "findings": [slow, other]})["ok"]
 
 
 def test_a_maximum_of_few_is_no_trend() -> None:

@@ -17,7 +17,7 @@ from inference.smoke.client import Client
 from inference.smoke.context import Context
 from inference.smoke.gate import History
 from inference.smoke.profile import STAGES, Profile, load_profile
-from inference.smoke.run import apply_gate, key_of, run_stages, stages_for
+from inference.smoke.run import Past, apply_gate, key_of, measure_again, run_stages, stages_for
 
 PROFILE = {
     "model": MODEL,
@@ -192,12 +192,12 @@ def test_a_late_client_gates_no_first_tokens() -> None:
         )
     assert worrying(result) == []
     assert "client-late" in [f.id for f in result.report.findings]
-    apply_gate(result, Profile(), History())
+    apply_gate(result, Profile(), Past(History()))
     assert set(result.gate["metrics"]) == {"single.decode_tok_s", "concurrent.tok_s"}
 
 
 def gated(result: Result, **gate: Any) -> bool:
-    return apply_gate(result, load_profile({"gate": gate}), History())
+    return apply_gate(result, load_profile({"gate": gate}), Past(History()))
 
 
 def test_the_gate_uses_floors_and_shows_targets() -> None:
@@ -220,10 +220,64 @@ def test_a_regression_fails_and_names_both_figures() -> None:
         result = run(server)
         now = result.gate
     assert now == {}
-    past = History([{"single.decode_tok_s": 1000.0}, {"single.decode_tok_s": 1010.0}], 2)
+    past = Past(History([{"single.decode_tok_s": 1000.0}, {"single.decode_tok_s": 1010.0}] * 3, 6))
     assert not apply_gate(result, Profile(), past)
     assert worrying(result) == ["regression"]
     assert result.gate["verdict"] == "fail"
+
+
+def test_a_regression_against_few_runs_warns_and_says_why() -> None:
+    with Server(delay=0.01) as server:
+        result = run(server)
+    assert apply_gate(result, Profile(), Past(History([{"single.decode_tok_s": 1000.0}] * 4, 4)))
+    (finding,) = [f for f in result.report.findings if f.id == "regression"]
+    assert (finding.level, result.report.exit_code, result.gate["verdict"]) == ("warning", 1, "pass")
+    assert "of 4 runs); below 5 runs it only warns" in finding.expected
+
+
+def test_a_baseline_that_is_named_counts_by_itself_and_instead_of_the_history() -> None:
+    with Server(delay=0.01) as server:
+        result = run(server)
+    slow = History([{"single.decode_tok_s": 1.0}] * 9, 9)
+    assert not apply_gate(result, Profile(), Past(slow, {"single.decode_tok_s": 1000.0}))
+    assert worrying(result) == ["regression"]
+
+
+def again(server: Server, past: Past, **changes: Any) -> Result:
+    """Run the speed stages, the first time disturbed, and what follows from that."""
+    profile = load_profile({**PROFILE, **changes})
+    ctx = Context(Client(server.url), profile)
+    usual, server.delay = server.delay, 0.05
+    asyncio.run(run_stages(ctx, ("reachable", "identity", "single", "concurrent")))
+    server.delay = usual
+    asyncio.run(measure_again(ctx, past))
+    apply_gate(ctx.result, profile, past)
+    return ctx.result
+
+
+def test_a_disturbance_is_measured_again_and_no_regression() -> None:
+    with Server(delay=0.005) as server:
+        result = again(server, Past(History([{"single.decode_tok_s": 50.0, "concurrent.tok_s": 1.0}] * 9, 9)))
+    assert worrying(result) == []
+    assert set(result.throughput["again"]) == {"single"}
+    assert result.gate["metrics"]["single.decode_tok_s"] > 50
+    assert result.throughput["single"]["decode_tok_s"]["median"] < 25
+    assert "single, again" in result.as_text()
+
+
+def test_a_decline_is_still_there_when_measured_again() -> None:
+    with Server(delay=0.05) as server:
+        result = again(server, Past(History([{"single.decode_tok_s": 50.0}] * 9, 9)))
+    assert worrying(result) == ["regression"]
+
+
+def test_measuring_again_can_be_left_out_and_names_what_fails_then() -> None:
+    past = Past(History([{"single.decode_tok_s": 50.0}] * 9, 9))
+    with Server(delay=0.005) as server:
+        result = again(server, past, gate={"regression": {"again": False}})
+        assert (worrying(result), "again" in result.throughput) == (["regression"], False)
+        server.fault = "no-usage"
+        assert "no-usage" in worrying(again(server, past))
 
 
 def test_a_floor_that_was_not_measured_is_not_passed_over() -> None:

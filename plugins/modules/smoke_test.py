@@ -21,6 +21,12 @@ options:
     choices: [auto, full, quick]
     default: auto
   promote: {description: Whether a pass makes the generation the last known good one., type: bool, default: true}
+  restoring:
+    description:
+      - The generation is being restored because another one failed. A regression against the host's history is reported
+        and fails nothing then, since a slow engine that is sound is better than none.
+    type: bool
+    default: false
   keep: {description: Generations to keep besides those in use., type: int, default: 3}
   timeout: {description: Seconds that the test may take., type: int, default: 3600}
 author: The inference toolkit's authors
@@ -47,6 +53,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, instances, systemd, toolkit
 from ansible.module_utils.inference.findings import Finding, Report
+from ansible.module_utils.inference.smoke.gate import forgive_regressions
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach an engine that listens everywhere
 
@@ -113,6 +120,8 @@ def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
         )
     (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
     report = run(module, command(store.load(current), mode, store.folder))
+    if module.params["restoring"]:
+        report = forgive_regressions(report)
     passed, promoted = bool(report.get("ok")), False
     if passed and mode == "full" and module.params["promote"]:
         promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
@@ -129,6 +138,7 @@ def main() -> None:
             "instance": {"type": "str", "required": True},
             "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
             "promote": {"type": "bool", "default": True},
+            "restoring": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 3},
             "timeout": {"type": "int", "default": 3600},
         },

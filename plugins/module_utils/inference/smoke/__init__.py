@@ -176,6 +176,8 @@ GATE_HEAD = ("metric", "value", "floor", "target", "baseline", "allowed", "verdi
 
 def _shapes(throughput: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     named = [(name, throughput[name]) for name in ("single", "concurrent") if throughput.get(name)]
+    again = throughput.get("again") or {}
+    named += [(f"{name}, again", row) for name, row in _shapes(again)] if again else []
     named += [(f"{row['concurrency']} streams", row) for row in throughput.get("sweep") or []]
     named += [(f"{row['rate']:g} a second", row) for row in throughput.get("open_loop") or []]
     return named + [(f"prefill {row['length']}", row) for row in throughput.get("prefill") or []]
@@ -212,7 +214,7 @@ def _gate_row(row: dict[str, Any]) -> tuple[str, ...]:
         number(target["value"]) + distance if target else "-",
         number(row["baseline"]),
         number(row["allowed"]),
-        ", ".join(row["failures"]) or "pass",
+        ", ".join([*row["failures"], *(f"{name} (warning)" for name in row["warnings"])]) or "pass",
     )
 
 

@@ -52,6 +52,12 @@ def _integer(low: int = 0) -> Check:
     return check
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a string")
@@ -213,10 +219,13 @@ class Soak:
 class Regression:
     """A figure fails when it is worse than the baseline's median by more than max(percent, mads x MAD)."""
 
+    min_runs: int = _is(5, _integer(1), "earlier runs below which a regression only warns")
+
     percent: float = _is(10.0, _number(0.1), "per cent of the baseline's median, for tok/s")
     seconds_percent: float = _is(25.0, _number(0.1), "per cent of it for times, which scatter more")
     seconds_slack: float = _is(0.005, _number(0.0), "seconds by which a time may always be worse")
     mads: float = _is(5.0, _number(0.0), "median absolute deviations of the baseline")
+    again: bool = _is(True, _flag, "measure a stage once more when a figure fails; the better value counts")
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,18 @@ import asyncio
 import datetime
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from ..findings import Finding, Level
 from . import Result, Stage, finding
 from .after import after
 from .context import Context, Depth, StopError
 from .correctness import correctness
-from .gate import History, Key, judge, metrics_of, shape_of
+from .gate import History, Key, Row, judge, metrics_of, shape_of
 from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
-from .profile import STAGES, Profile
+from .profile import STAGES, Gate, Profile
 from .soak import soak
 from .stats import figure
 
@@ -92,31 +94,61 @@ def key_of(result: Result, profile: Profile) -> Key:
     )  # fmt: skip
 
 
-def apply_gate(
-    result: Result, profile: Profile, history: History | None = None, baseline: Mapping[str, float] | None = None
-) -> bool:
-    """Judge the figures by the profile, the history and a given baseline; return whether they belong in a history.
+@dataclass(frozen=True)
+class Past:
+    """What a run is compared with: its ``history`` (None: there is none to keep), or a ``baseline`` in its place.
+
+    Whoever names one run as the baseline wants to be told about it, however few there are.
+    """
+
+    history: History | None = None
+    baseline: Mapping[str, float] | None = None
+
+    def rows(self, metrics: Mapping[str, float], gate: Gate) -> list[Row]:
+        """Return the gate's verdict on each metric."""
+        if self.baseline is not None:
+            gate = replace(gate, regression=replace(gate.regression, min_runs=1))
+        return judge(metrics, gate, self.runs)
+
+    @property
+    def runs(self) -> Sequence[Mapping[str, float]]:
+        """The metrics of the runs that are the baseline."""
+        if self.baseline is not None:
+            return [self.baseline]
+        return self.history.baseline if self.history else []
+
+
+async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stage: None) -> None:
+    """Measure the stages of figures that fail once more: a real decline stays, a disturbance mostly does not."""
+    rows = past.rows(metrics_of(ctx.result.throughput), ctx.profile.gate)
+    stages = {row.metric.split(".")[0] for row in rows if row.failures or row.warnings}
+    if not stages or not ctx.profile.gate.regression.again:
+        return
+    second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default")
+    begun = time.perf_counter()
+    async with ctx.client:
+        for name in filter(stages.__contains__, STAGES):
+            stage = Stage(name)
+            await _run_stage(second, stage)
+            stage.note = f"again: {stage.note}"
+            done(stage)
+    ctx.result.facts["seconds"] += time.perf_counter() - begun
+    ctx.result.throughput["again"] = second.result.throughput
+    ctx.result.report.extend(f for f in second.result.report.findings if f.level != "info")
+
+
+def apply_gate(result: Result, profile: Profile, past: Past) -> bool:
+    """Judge the figures by the profile and by earlier runs; return whether they belong in a baseline.
 
     ``result.gate`` gets ``verdict`` (pass, fail, baseline, not-run), ``metrics``, ``rows`` and ``baseline_runs``.
     """
     metrics = metrics_of(result.throughput)
-    past: list[Mapping[str, float]] = [*(history.baseline if history else []), *([baseline] if baseline else [])]
-    rows = judge(metrics, profile.gate, past)
+    rows = past.rows(metrics, profile.gate)
     for row in rows:
-        if row.floor and "below-floor" in row.failures:
-            source = f" ({row.floor.source})" if row.floor.source else ""
-            _fail(result, "below-floor", row.metric, row.value, figure(row.floor.value) + source)
-        if row.allowed is not None and "regression" in row.failures:
-            expected = f"{figure(row.allowed)} (baseline {figure(row.baseline or 0)} of {row.baseline_runs} runs)"
-            _fail(result, "regression", row.metric, row.value, expected)
-    for metric in profile.gate.floors:
-        if metric in metrics:
-            continue
-        if result.throughput.get(metric.split(".")[0]):
-            result.report.extend([finding("floor-unknown", "no sound figure", where=metric)])
-        else:
-            result.report.skip(f"floor {metric}", "the figure was not measured")
-    if metrics and not past and history is None:
+        result.report.extend(_row_findings(row, profile.gate))
+    _unknown_floors(result, profile, metrics)
+    history = past.history
+    if metrics and not past.runs and history is None:
         result.report.skip("regression", "no history or baseline was given")
     if history and history.damaged:
         result.report.extend([finding("history-damaged", f"{history.damaged} lines")])
@@ -125,7 +157,7 @@ def apply_gate(
         "verdict": ("fail" if failed else "pass") if rows else "not-run",
         "metrics": metrics,
         "rows": [row.as_dict() for row in rows],
-        "baseline_runs": len(past),
+        "baseline_runs": len(past.runs),
     }
     sound = bool(metrics) and result.report.ok
     if sound and history is not None and not history.baseline:
@@ -134,8 +166,28 @@ def apply_gate(
     return sound
 
 
-def _fail(result: Result, name: str, metric: str, value: float, expected: str) -> None:
-    result.report.extend([finding(name, figure(value), expected=expected, where=metric)])
+def _row_findings(row: Row, gate: Gate) -> Iterator[Finding]:
+    if row.floor and "below-floor" in row.failures:
+        source = f" ({row.floor.source})" if row.floor.source else ""
+        yield finding("below-floor", figure(row.value), expected=figure(row.floor.value) + source, where=row.metric)
+    if row.allowed is None or "regression" not in row.failures + row.warnings:
+        return
+    runs = f"{row.baseline_runs} run{'s' if row.baseline_runs != 1 else ''}"
+    expected = f"{figure(row.allowed)} (baseline {figure(row.baseline or 0)} of {runs})"
+    level: Level | None = None
+    if row.warnings:
+        level, expected = "warning", f"{expected}; below {gate.regression.min_runs} runs it only warns"
+    yield finding("regression", figure(row.value), expected=expected, level=level, where=row.metric)
+
+
+def _unknown_floors(result: Result, profile: Profile, metrics: Mapping[str, float]) -> None:
+    for metric in profile.gate.floors:
+        if metric in metrics:
+            continue
+        if result.throughput.get(metric.split(".")[0]):
+            result.report.extend([finding("floor-unknown", "no sound figure", where=metric)])
+        else:
+            result.report.skip(f"floor {metric}", "the figure was not measured")
 
 
 def _utc(seconds: float) -> str:
