@@ -211,6 +211,7 @@ def test_every_type_that_the_roles_use_is_known(known: Known):
         ("host_sysctls", {"vm.swappiness": 10}, "variable-value"),
         ("topology_waive", {"mig": ""}, "variable-value"),
         ("topology_waive", {"mig": True}, "variable-value"),
+        ("topology_waive", {"mgi": "why"}, "topology-waive"),
         ("topology_expect", "rtx-pro-6000-x9", "topology-expect"),
         ("topology_expect", {"gpu_cuont": 4}, "topology-expect"),
         ("service_start_timeout", 300, "start-timeout"),
@@ -226,6 +227,11 @@ def test_every_type_that_the_roles_use_is_known(known: Known):
 def test_a_setting_that_cannot_be_used(known: Known, path: str, value: Any, finding_id: str):
     finding = one(changed(path, value), known)
     assert (finding.id, finding.level) == (finding_id, "critical")
+
+
+def test_an_unknown_waiver_names_the_nearest_id(known: Known):
+    assert "did you mean 'acs-redirect'?" in one(changed("topology_waive", {"acs-redirct": "why"}), known).expected
+    assert inventory.check(changed("topology_waive", {"acs-redirect": "why"}), known) == []
 
 
 def test_minima_and_forms_name_variables_that_exist(known: Known):

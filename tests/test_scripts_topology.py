@@ -45,6 +45,7 @@ def test_parse_prints_the_facts() -> None:
         "cpu_affinity_per_gpu": ["0-7,32-39", "16-23,48-55"],
         "nic_count": 0,
         "nics": [],
+        "nic_links": [[], []],
         "all_on_pcie": True,
     }
 
@@ -180,11 +181,21 @@ def test_what_changed_since_an_earlier_run_is_said(tmp_path: Path) -> None:
 
 
 def test_the_built_in_expectations_can_be_shown_and_used_as_files(tmp_path: Path) -> None:
-    shown = json.loads(run("expectations", "--json").stdout)
+    document = json.loads(run("expectations", "--json").stdout)
+    assert document["schema"] == 1
+    shown = document["expectations"]
     assert {"rtx-pro-6000-x8", "rtx-pro-6000-x8-direct", "rtx-pro-6000-x8-switched", "rtx-pro-6000-x4"} <= set(shown)
     expectation = tmp_path / "mine.json"
     expectation.write_text(json.dumps(shown["rtx-pro-6000-x8"]))
     assert run("check", "--expect", expectation, *recorded()).returncode == 0
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "x"])
+def test_a_time_limit_that_is_none_is_refused(seconds: str) -> None:
+    done = run("check", f"--timeout={seconds}", *recorded())
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "--timeout" in done.stderr
 
 
 def test_it_runs_from_where_a_host_keeps_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from test_topology_hosts import HEALTHY, player
 
 from inference import topology
 from inference.findings import Report
+from inference.topology.checks import places
 from inference.topology.collect import COMMANDS, Answer
 from inference.topology.pcie import acs_control
 
@@ -236,6 +237,47 @@ def test_a_fault_is_found(name: str, host: Host) -> None:
     assert words in found[0].seen
     assert found[0].expected
     assert found[0].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("pcie-width", ["GPU"]),
+        ("p2p-read", ["GPU"]),
+        ("acs-redirect", ["0000:"]),
+        ("iommu-translated", ["0000:"]),
+        ("xid", ["0000:"]),
+        ("gpu-count", []),
+        ("nccl-conf", []),
+    ],
+)
+def test_a_finding_names_the_parts_it_is_about(name: str, where: list[str], host: Host) -> None:
+    FAULTS[name][0](host)
+    found = next(finding for finding in host.report().findings if finding.id == name)
+    assert [place[: len(where[0])] for place in found.where[:1]] == where
+    assert found.as_dict().get("where", []) == list(found.where)
+
+
+def test_places_are_the_heads_of_items() -> None:
+    items = ["GPU3 0000:71:00.0: x8 of x16", "GPU2-GPU5: CNS", "0000:03:01.1 (ReqRedir+)", "pid 7 (a): GPU1"]
+    assert places(items) == ("GPU3", "0000:71:00.0", "GPU2-GPU5", "0000:03:01.1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "redirect"),
+    [
+        ("SrcValid- TransBlk- ReqRedir+ CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-", True),
+        ("SrcValid- TransBlk- ReqRedir- CmpltRedir+ UpstreamFwd- EgressCtrl- DirectTrans-", True),
+        ("SrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl+ DirectTrans-", True),
+        ("SrcValid+ TransBlk+ ReqRedir- CmpltRedir- UpstreamFwd+ EgressCtrl- DirectTrans+", False),
+        ("ReqRedir+", True),
+        ("SrcValid+", None),
+        ("SrcValid+ TransBlk- ReqRedir-", None),
+    ],
+)
+def test_any_one_redirecting_control_counts_and_no_other(flags: str, redirect: bool | None) -> None:
+    text = f"00:01.1 PCI bridge: Advanced Micro Devices, Inc. [AMD] Device 153b\n\t\tACSCtl:\t{flags}\n"
+    assert topology.parse(text)["acs_redirect"] is redirect
 
 
 def test_every_id_has_a_fault_and_every_finding_an_id(host: Host) -> None:

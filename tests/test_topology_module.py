@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "unknown waiver": ("rtx-pro-6000-x8", {"waive": {"mgi": "why"}}),
     "waiver without reason": ("rtx-pro-6000-x8", {"waive": {"mig": ""}}),
     "no recording": ("nothing-here", {}),
+    "no time": ("rtx-pro-6000-x8", {"timeout": 0}),
 }
 
 
@@ -131,6 +132,7 @@ def test_a_waiver_is_repeated_with_its_reason(results: dict[str, Any]) -> None:
     result = results["waived"]
     assert result["failed"] is False
     assert any("waived (a host for small models)" in finding["what"] for finding in result["findings"])
+    assert result["waived"] == {"mig": "a host for small models"}
 
 
 def test_what_changed_since_the_last_run_is_said(results: dict[str, Any]) -> None:
@@ -149,6 +151,7 @@ def test_what_changed_since_the_last_run_is_said(results: dict[str, Any]) -> Non
         ("unknown waiver", "no finding has the id 'mgi'; did you mean 'mig'?"),
         ("waiver without reason", "give the reason"),
         ("no recording", "a replay of recordings"),
+        ("no time", "more than 0"),
     ],
 )
 def test_what_it_does_not_understand_it_refuses(results: dict[str, Any], case: str, words: str) -> None:

@@ -72,9 +72,10 @@ findings:
   type: list
   elements: dict
 not_checked: {description: What could not be checked, by id, and why., returned: always, type: list, elements: dict}
+waived: {description: What was accepted by its id and the reason., returned: always, type: dict}
 summary: {description: The findings counted by level, in one line., returned: always, type: str}
 expectation: {description: Name of the expectation., returned: always, type: str}
-facts: {description: GPUs and links in short., returned: always, type: dict}
+facts: {description: GPUs, links and NICs in short., returned: always, type: dict}
 fingerprint: {description: Changes when topology, driver or firmware do., returned: always, type: str}
 fingerprint_parts: {description: What the fingerprint is made of., returned: always, type: dict}
 """
@@ -126,9 +127,10 @@ def main() -> None:
         expectation = topology.expectation_of(params["expect"])
         topology.check_waivers(params["waive"])
         previous = _previous(params["previous"])
+        timeout = topology.seconds(params["timeout"])
     except (topology.ExpectationError, topology.WaiverError, ValueError, OSError) as error:
         module.fail_json(msg=str(error))
-    facts = topology.collect(timeout=params["timeout"])
+    facts = topology.collect(timeout=timeout)
     parts = topology.parts_of(facts)
     repairs = params["repairs"] if params["pass"] == "first" else []  # noqa: S105 (a pass of the play, no password)
     report = topology.check(
@@ -137,6 +139,7 @@ def main() -> None:
     result = report.as_dict(
         changed=False,
         summary=report.summary(),
+        waived=params["waive"],
         expectation=expectation.name,
         facts=topology.brief(facts),
         fingerprint=topology.fingerprint(parts),

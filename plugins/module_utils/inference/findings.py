@@ -33,17 +33,17 @@ class Finding:
     fix: str
     repaired_by: str | None = None
     """The host role's variable that repairs it when enabled, or None when a person has to."""
+    where: tuple[str, ...] = ()
+    """The parts of the host that it is about, where they have names: ``GPU3``, ``GPU2-GPU5``, ``0000:03:01.1``."""
 
     def __post_init__(self) -> None:
         if self.level not in EXIT_CODES:
             raise ValueError(f"finding {self.id}: level {self.level!r} is none of {', '.join(LEVELS)}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form; ``repaired_by`` only where there is something that repairs it."""
-        entry = asdict(self)
-        if self.repaired_by is None:
-            del entry["repaired_by"]
-        return entry
+        """Return the JSON form; ``repaired_by`` and ``where`` only where they say something."""
+        entry = asdict(self) | {"where": list(self.where)}
+        return {name: item for name, item in entry.items() if item or name not in ("repaired_by", "where")}
 
 
 @dataclass(frozen=True)

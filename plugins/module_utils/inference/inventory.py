@@ -16,7 +16,8 @@ from .findings import Finding
 from .ledger.entry import Entry, LedgerError, choose
 from .program import nearest
 from .releases.locks import python_tag
-from .topology.expectations import ExpectationError, expectation_of
+from .topology import IDS as TOPOLOGY_IDS
+from .topology import ExpectationError, expectation_of
 
 REGISTERED = ("engine_release", "model_result", "topology_result")
 """Results that one role leaves for the next ones, under a name of its own."""
@@ -183,6 +184,9 @@ def _forms(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
             yield _wrong(
                 "variable-value", f"topology_waive.{name}", repr(why), "the reason, which every report repeats"
             )
+        if name not in TOPOLOGY_IDS:
+            expected = f"the id of a finding (docs/topology.md){nearest(str(name), TOPOLOGY_IDS)}"
+            yield _wrong("topology-waive", f"topology_waive.{name}", name, expected)
 
 
 def _times(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:

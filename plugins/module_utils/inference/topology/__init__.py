@@ -14,7 +14,7 @@ from typing import Any
 from ..findings import EXIT_CODES, SCHEMA
 from . import collect as collecting
 from . import host_files, kernel_log, nvidia_smi, pcie, smi_q
-from .collect import TIMEOUT, Run, run_command
+from .collect import TIMEOUT, Run, run_command, seconds
 from .expectations import BUILT_IN, DEFAULT, Expectation, ExpectationError, expectation_of
 from .facts import Facts, brief, facts_of
 from .fingerprint import fingerprint, parts_of
@@ -142,6 +142,7 @@ __all__ = [
     "DEFAULT",
     "IDS",
     "KINDS",
+    "SCHEMA",
     "TIMEOUT",
     "Document",
     "Expectation",
@@ -158,4 +159,5 @@ __all__ = [
     "fingerprint",
     "parse",
     "parts_of",
+    "seconds",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..findings import Finding, Level, NotChecked
 from .expectations import Expectation
-from .facts import Facts, named, number, value
+from .facts import Facts, bdf, named, number, value
 from .host_files import cpus
 from .smi_error import CAUSES
 
@@ -33,6 +33,15 @@ def listed(items: Iterable[str], limit: int = 12) -> str:
     items = list(items)
     shown = "; ".join(items[:limit])
     return shown if len(items) <= limit else f"{shown}; and {len(items) - limit} more"
+
+
+_PLACE = re.compile(r"GPU\d+-GPU\d+|GPU\d+(?!\S)|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b")
+
+
+def places(items: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts of the host that items such as ``GPU3 0000:71:00.0: x8`` are about, for pictures."""
+    heads = (item.partition(": ")[0] for item in items)
+    return tuple(dict.fromkeys(place for head in heads for place in _PLACE.findall(head)))
 
 
 def check_answers(facts: Facts, _: Expectation) -> Result:
@@ -62,7 +71,13 @@ def _error_finding(error: Mapping[str, Any]) -> Finding:
         "an answer for every GPU",
         cause.fix,
         repaired_by="host_reboot" if cause.id == "driver-mismatch" else None,
+        where=_of_error(error),
     )
+
+
+def _of_error(error: Mapping[str, Any]) -> tuple[str, ...]:
+    index, bus_id = error.get("index"), error.get("bus_id")
+    return tuple(part for part in (f"GPU{index}" if index else "", bdf(bus_id) if bus_id else "") if part)
 
 
 def check_count(facts: Facts, expect: Expectation) -> Result:
@@ -124,6 +139,7 @@ def check_capability(facts: Facts, expect: Expectation) -> Result:
                 f"compute capability {expect.compute_capability} on every GPU",
                 "the engine, its patches and its kernels are chosen for this capability: use an expectation and a"
                 " release for the cards that are there",
+                where=places(wrong),
             )
     yield from _check_product(facts, expect)
     yield from _check_memory(facts, expect)
@@ -157,7 +173,8 @@ def _check_memory(facts: Facts, expect: Expectation) -> Result:
     if small:
         yield Finding("gpu-memory", "critical", "GPUs with too little memory", listed(small),
                       f"at least {expect.memory_min_mib} MiB",
-                      "use an expectation for these cards, and a model that fits them")  # fmt: skip
+                      "use an expectation for these cards, and a model that fits them",
+                      where=places(small))  # fmt: skip
 
 
 def check_mig(facts: Facts, expect: Expectation) -> Result:
@@ -180,6 +197,7 @@ def check_mig(facts: Facts, expect: Expectation) -> Result:
             listed(wrong),
             wanted.lower(),
             "with nothing running on the GPUs: nvidia-smi -mig 0, then reset the GPUs or reboot",
+            where=places(wrong),
         )
 
 
@@ -201,12 +219,14 @@ def check_links(facts: Facts, expect: Expectation) -> Result:
             listed(nvlinked),
             "PCIe only",
             "NCCL's settings here are for PCIe: use an expectation with nvlink: true and another profile",
+            where=places(nvlinked),
         )
     lopsided = [f"GPU{ids[i]}-GPU{ids[j]}: {links[i][j]}/{links[j][i]}" for i, j in pairs if links[i][j] != links[j][i]]
     if lopsided:
         yield Finding("links-asymmetric", "unknown", "a link has another class in each direction", listed(lopsided),
                       "one class for both directions",
-                      "nvidia-smi prints a symmetric matrix: this text was altered; take it anew")  # fmt: skip
+                      "nvidia-smi prints a symmetric matrix: this text was altered; take it anew",
+                      where=places(lopsided))  # fmt: skip
     yield from _check_classes(document, pairs, expect)
 
 
@@ -235,6 +255,7 @@ def _check_classes(document: Mapping[str, Any], pairs: list[tuple[int, int]], ex
                 ", ".join(allowed),
                 "a virtual machine hides the real topology, a BIOS may split a socket into several nodes (NPS), a card"
                 " may sit in another slot than meant; if it is right, say so in links_same_numa/links_across_numa",
+                where=places(seen),
             )
 
 
@@ -285,6 +306,7 @@ def _check_affinity(facts: Facts, document: Mapping[str, Any]) -> Result:
             "the CPUs of the GPU's own NUMA node",
             "a cgroup or cpuset may limit this session: take the answer as root outside of any job; offline CPUs and"
             " interleaved numbering are no fault",
+            where=places(wrong),
         )
 
 
@@ -324,6 +346,7 @@ def _check_generation(facts: Facts, expect: Expectation) -> Result:
             listed(slow),
             f"gen {expect.pcie_gen}",
             "set the slot's speed in the BIOS (auto or the generation itself), check riser, retimer and slot",
+            where=places(slow),
         )
     busy = {name: item for name, item in most.items() if (number(item[0], "utilization.gpu") or 0) >= _BUSY_PERCENT}
     now = {name: number(gpu, "pcie.link.gen.current") for name, (gpu, _) in busy.items()}
@@ -332,7 +355,7 @@ def _check_generation(facts: Facts, expect: Expectation) -> Result:
         yield Finding("pcie-gen-load", "warning", "the PCIe link stays slow under load", listed(throttled),
                       f"gen {expect.pcie_gen} while the GPU works",
                       "switch off PCIe power management (pcie_aspm=off) and look for link errors in the kernel log",
-                      repaired_by="host_pcie_aspm")  # fmt: skip
+                      repaired_by="host_pcie_aspm", where=places(throttled))  # fmt: skip
     elif not busy:
         yield NotChecked("pcie-gen-load", "no GPU was busy: an idle link runs at a low generation, which is normal")
 
@@ -366,6 +389,7 @@ def _check_width(facts: Facts, expect: Expectation) -> Result:
             f"x{expect.pcie_width} (the width does not shrink when idle)",
             "reseat card and riser, clean the contacts, check that the slot is wired and set (bifurcation) for this"
             " width; `lspci -vv` on the bridge above shows which side limits it",
+            where=places(narrow),
         )
 
 
@@ -422,6 +446,7 @@ def _check_statuses(name: str, document: Mapping[str, Any], expect: Expectation)
         listed(f"{pair}: {code}" for pair, code in bad),
         "OK for every pair",
         _p2p_fix({code for _, code in bad}),
+        where=places(pair for pair, _ in bad),
     )
 
 

@@ -47,6 +47,7 @@ NVIDIA_SMI = frozenset(name for name, argv in COMMANDS.items() if argv[0] == "nv
 
 TIMEOUT = 20.0
 """Seconds for one command. A healthy 8-GPU host without persistence mode needs a few."""
+_LONGEST = 3600.0
 
 _DISPLAY = "0x03"
 _NVIDIA = "0x10de"
@@ -69,6 +70,15 @@ Run = Callable[[Sequence[str], float], Answer]
 """Runs a command with a time limit in seconds; never raises."""
 
 Parse = Callable[[str], Mapping[str, Any]]
+
+
+def seconds(timeout: float) -> float:
+    """Return ``timeout`` if a command can be given that many seconds, else raise ValueError."""
+    if not 0 < timeout <= _LONGEST:
+        raise ValueError(
+            f"{timeout:g} s, where more than 0 and at most {_LONGEST:g} are expected (default {TIMEOUT:g})"
+        )
+    return timeout
 
 
 def run_command(argv: Sequence[str], timeout: float) -> Answer:

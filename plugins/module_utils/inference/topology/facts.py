@@ -89,19 +89,33 @@ def named(gpu: Mapping[str, Any]) -> str:
 
 
 def brief(facts: Facts) -> dict[str, Any]:
-    """Return the facts in short, for a report: GPUs, links and driver; null where it is not known."""
+    """Return the facts in short, for a report and its picture: GPUs, links and driver; null where it is not known."""
     topology = facts.topology or {}
-    fields = ("index", "name", "pci.bus_id", "compute_cap", "memory.total", "vbios_version")
-    links = ("pcie.link.gen.max", "pcie.link.width.current")
+    of_matrix = ("gpu_ids", "links", "numa_per_gpu", "cpu_affinity_per_gpu", "nics", "nic_links", "all_on_pcie")
     return {
         "gpu_count": max(facts.counts.values(), default=None),
         "driver_version": facts.driver_version,
-        "gpus": [{name: value(gpu, name) for name in (*fields, *links)} for gpu in facts.gpus],
-        "links": topology.get("links"),
-        "numa_per_gpu": topology.get("numa_per_gpu"),
-        "cpu_affinity_per_gpu": topology.get("cpu_affinity_per_gpu"),
-        "all_on_pcie": topology.get("all_on_pcie"),
+        "firmware": facts.host.get("firmware") or None,
+        "gpus": [_brief_gpu(gpu, facts.pci or {}) for gpu in facts.gpus],
+        **{name: topology.get(name) for name in of_matrix},
         "p2p": {str(document.get("capability")): document["status"] for document in facts.p2p},
+    }
+
+
+_BRIEF_FIELDS = (
+    *("index", "name", "pci.bus_id", "compute_cap", "memory.total", "vbios_version", "mig.mode.current"),
+    *("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current"),
+)
+
+
+def _brief_gpu(gpu: Gpu, pci: Mapping[str, Document]) -> Gpu:
+    """Return a GPU in short, with the bridges above it (the nearest first) and the NUMA node that the kernel says."""
+    device = pci.get(bdf(text)) or {} if (text := value(gpu, "pci.bus_id")) else {}
+    node = device.get("numa_node")
+    return {
+        **{name: value(gpu, name) for name in _BRIEF_FIELDS},
+        "bridges": device.get("bridges"),
+        "numa_node": node if node != "-1" else None,
     }
 
 

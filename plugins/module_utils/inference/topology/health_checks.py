@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..findings import Finding, Level, NotChecked
-from .checks import Check, Result, listed
+from .checks import Check, Result, listed, places
 from .expectations import Expectation
-from .facts import Facts, named, number, value
+from .facts import Facts, bdf, named, number, value
 
 _REBOOT = "drain the host and reboot it (or reset the GPU with nothing running on it)"
 _REPLACE = "take the GPU out of service and open a case with its vendor (nvidia-bug-report.sh)"
@@ -102,7 +102,7 @@ def check_counters(facts: Facts, _: Expectation) -> Result:
             yield NotChecked(check, "no answer shows it (nvidia-smi -q)")
         bad = [f"{gpu}: {_pairs(counts)}" for gpu, counts in known.items() if any(counts.values())]
         if bad:
-            yield Finding(check, level, what, listed(bad), "0", fix)
+            yield Finding(check, level, what, listed(bad), "0", fix, where=places(bad))
 
 
 def _numbers(gpu: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
@@ -121,7 +121,7 @@ def check_flags(facts: Facts, _: Expectation) -> Result:
             yield NotChecked(check, "no answer shows it (nvidia-smi -q)")
         bad = [f"{gpu}: {n} {text}" for gpu, states in known.items() for n, text in states.items() if text != good]
         if bad:
-            yield Finding(check, level, what, listed(bad), good, fix)
+            yield Finding(check, level, what, listed(bad), good, fix, where=places(bad))
 
 
 def check_recovery(facts: Facts, _: Expectation) -> Result:
@@ -138,6 +138,7 @@ def check_recovery(facts: Facts, _: Expectation) -> Result:
             listed(bad),
             "None",
             "do what it says with nothing running on the GPU: reset it, or drain and reboot the host",
+            where=places(bad),
         )
 
 
@@ -157,6 +158,7 @@ def check_xids(facts: Facts, _: Expectation) -> Result:
                 listed(f"Xid {code} on {bus_id}: {x['meaning']}" for (code, bus_id), x in found.items()),
                 "no Xid",
                 "; ".join(dict.fromkeys(x["action"] for x in found.values())),
+                where=tuple(dict.fromkeys(bdf(bus_id) for _, bus_id in found)),
             )
     events = facts.kernel_events or []
     for level in _BOTH:
@@ -170,6 +172,7 @@ def check_xids(facts: Facts, _: Expectation) -> Result:
                 "none",
                 "io-page-fault: the IOMMU blocks a GPU's access (iommu=off or pt); pcie-*: seating, riser, cable or"
                 " retimer of the device named; init-failed, locked-up: reboot, then test the card",
+                where=places(seen),
             )
 
 
@@ -194,6 +197,7 @@ def check_power(facts: Facts, expect: Expectation) -> Result:
             "the card's default" if least_watts is None else f"{least_watts} W",
             "nvidia-smi -i GPU -pl WATTS; if it is on purpose, set power_limit_min_watts",
             repaired_by="host_power_limit",
+            where=places(low),
         )
     if expect.persistence is None:
         return
@@ -205,7 +209,8 @@ def check_power(facts: Facts, expect: Expectation) -> Result:
     if off:
         yield Finding("persistence", "warning", f"persistence mode is not {wanted[0].lower()}", listed(off), wanted[0],
                       "enable nvidia-persistenced: without it the driver unloads a GPU's state with its last user, and"
-                      " each start takes seconds longer", repaired_by="host_persistence")  # fmt: skip
+                      " each start takes seconds longer", repaired_by="host_persistence",
+                      where=places(off))  # fmt: skip
 
 
 def _default_limit(gpu: Mapping[str, Any], expect: Expectation) -> float | None:
@@ -222,7 +227,7 @@ def check_bar1(facts: Facts, _: Expectation) -> Result:
     small = [f"{gpu}: {bar:.0f} of {total:.0f} MiB" for gpu, (bar, total) in known.items() if (bar or 0) < (total or 0)]
     if small:
         yield Finding("bar1", "warning", "BAR1 is smaller than the GPU's memory", listed(small), "all of the memory",
-                      "switch on Above 4G Decoding and Resizable BAR in the BIOS")  # fmt: skip
+                      "switch on Above 4G Decoding and Resizable BAR in the BIOS", where=places(small))  # fmt: skip
 
 
 def check_memory_used(facts: Facts, expect: Expectation) -> Result:
@@ -244,6 +249,7 @@ def check_memory_used(facts: Facts, expect: Expectation) -> Result:
             f"at most {most} MiB",
             "end the program named; none named: it runs in a container or belongs to another user; look at"
             " `fuser -v /dev/nvidia*` as root",
+            where=places(foreign),
         )
 
 

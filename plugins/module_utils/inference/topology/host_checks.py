@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..findings import Finding, NotChecked
-from .checks import NO_GPU, Check, Result, listed
+from .checks import NO_GPU, Check, Result, listed, places
 from .expectations import Expectation
 from .facts import Facts, bdf, value
 
@@ -48,6 +48,7 @@ def check_acs(facts: Facts, _: Expectation) -> Result:
             "clear ACS at every boot (setpci -s BRIDGE ECAP_ACS+6.w=0000), or switch ACS or the IOMMU off in the BIOS;"
             " without that, peer access is slow or hangs although topo -p2p says OK",
             repaired_by="host_acs",
+            where=places(redirecting),
         )
 
 
@@ -70,7 +71,7 @@ def check_iommu(facts: Facts, _: Expectation) -> Result:
     if gpus:
         translated = [f"{n}: group {d['iommu_group']} {d['iommu_type']}" for n, d in gpus.items() if _translates(d)]
         if translated:
-            yield _iommu_finding(listed(translated))
+            yield _iommu_finding(translated)
         return
     if facts.live and devices is None:
         yield NotChecked("iommu-translated", why)
@@ -89,16 +90,17 @@ def _iommu_off(parameters: Mapping[str, str | None]) -> bool:
     return any(word in _OFF for name in names for word in (parameters.get(name) or "").split(","))
 
 
-def _iommu_finding(seen: str) -> Finding:
+def _iommu_finding(seen: list[str]) -> Finding:
     return Finding(
         "iommu-translated",
         "warning",
         "the IOMMU translates what the GPUs access",
-        seen,
+        listed(seen),
         "no translation (iommu=off, or iommu=pt: group type identity)",
         "add iommu=off (or amd_iommu=off / intel_iommu=off) to the kernel command line, or iommu=pt where virtual"
         " machines need it, and reboot; sustained peer traffic through it ended in hangs and Xid 154",
         repaired_by="host_iommu",
+        where=places(seen),
     )
 
 

@@ -79,6 +79,7 @@ class _Header:
 @dataclass(frozen=True)
 class _Row:
     cells: tuple[str, ...]
+    """Of all columns, those of GPUs first."""
     cpu: str | None
     numa: str | None
     printed: int
@@ -252,7 +253,7 @@ def _read_row(text: str, header: _Header, *, is_status: bool, wrapped: bool) -> 
     if len(cells) != wanted:
         raise Unreadable(f"row {name} has {len(cells)} cells of {wanted}: the matrix is cut off or altered")
     cpu, numa, printed, fields = _trailing(text, end, header, name, wrapped=wrapped)
-    return _Row(tuple(cells[: len(header.gpus)]), cpu, numa, printed, fields)
+    return _Row(tuple(cells), cpu, numa, printed, fields)
 
 
 def _cells(token: str, name: str, *, is_status: bool) -> list[str]:
@@ -437,16 +438,18 @@ def _is_cut(row: _Row, other: _Row) -> bool:
 
 def _topo(header: _Header, rows: Iterable[_Row], pasted: Pasted) -> dict[str, Any]:
     rows = list(rows)
-    pairs = [cell for row in rows for cell in row.cells if cell != "X"]
+    count = len(header.gpus)
+    pairs = [cell for row in rows for cell in row.cells[:count] if cell != "X"]
     return {
         "kind": "topo_m",
-        "gpu_count": len(header.gpus),
+        "gpu_count": count,
         "gpu_ids": list(header.gpus),
-        "links": [list(row.cells) for row in rows],
+        "links": [list(row.cells[:count]) for row in rows],
         "numa_per_gpu": [row.numa for row in rows],
         "cpu_affinity_per_gpu": [row.cpu for row in rows],
         "nic_count": len(header.nics),
         "nics": _nic_names(header.nics, pasted.lines),
+        "nic_links": [list(row.cells[count:]) for row in rows],
         "all_on_pcie": all(cell in LINK_CLASSES for cell in pairs) if pairs else None,
     }
 
@@ -463,6 +466,6 @@ def _p2p(header: _Header, rows: Iterable[_Row], pasted: Pasted) -> dict[str, Any
         "kind": "p2p",
         "gpu_count": len(header.gpus),
         "gpu_ids": list(header.gpus),
-        "status": [list(row.cells) for row in rows],
+        "status": [list(row.cells[: len(header.gpus)]) for row in rows],
         "capability": asked.pop() if len(asked) == 1 else None,
     }

@@ -25,7 +25,12 @@ _DENIED = "Capabilities: <access denied>"
 _SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 
 REDIRECTS = ("ReqRedir", "CmpltRedir", "EgressCtrl")
-"""ACS controls that send peer-to-peer traffic up to the root complex instead of across the switch."""
+"""ACS controls that send peer-to-peer traffic up to the root complex instead of across the switch, any one of them.
+
+These three are the ones by which Linux itself refuses a path between peers (drivers/pci/p2pdma.c,
+``pci_bridge_has_acs_redir``). SrcValid and TransBlk only reject forged requester ids and translated addresses,
+UpstreamFwd forwards what already came up, DirectTrans is an exception for translated addresses: none redirects.
+"""
 
 _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 _EXTENDED = 0x100
@@ -95,7 +100,7 @@ def _add(device: Device, line: str) -> None:
     elif acs:
         flags = {name: sign == "+" for name, sign in _FLAG.findall(acs["flags"])}
         device["acs_capability" if acs["which"] == "Cap" else "acs_control"] = flags
-        if acs["which"] == "Ctl" and set(REDIRECTS) <= set(flags):
+        if acs["which"] == "Ctl" and (redirects(flags) or set(REDIRECTS) <= set(flags)):
             device["acs_redirect"] = redirects(flags)
     elif buses := _BUSES.search(line):
         device["buses"] = [int(number, 16) for number in buses.groups()]
