@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lint of NCCL settings. Effects marked "seen" were observed with NCCL 2.28.9 on two H200."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def levels(text, rule, version=NEW, **more):
 @pytest.mark.parametrize("host", [None, TWO_SOCKETS, ONE_SOCKET], ids=["unknown", "two sockets", "one socket"])
 def test_the_profiles_are_quiet(name, version, host):
     profile = nccl.PROFILES[name]
-    text = "".join(f"{key}={value}\n" for key, value in profile.settings.items())
+    text = f'# NCCL profile "{name}"\n' + "".join(f"{key}={value}\n" for key, value in profile.settings.items())
     report = lint(text, version, topology=host)
     assert report.exit_code == 0, report.as_text()
     unit = "[Service]\n" + "".join(f"Environment={key}={value}\n" for key, value in profile.settings.items())
@@ -146,6 +147,10 @@ SINGLE = [
     ("NCCL_PROTO=LL NCCL_ALGO=Ring", NEW, "nccl-several-in-a-line", "info"),
     ("NCCL_PROTO=LL # fast", NEW, "nccl-inline-comment", "warning"),
     ("NCCL_PROTO LL", NEW, "nccl-unreadable", "warning"),
+    ("NCCL_PROTO LL", NEW, "nccl-unreadable", "unknown"),
+    ("all is well", NEW, "nccl-unreadable", "unknown"),
+    ("[Service]\nEnvironment=NCCL_ALGO=Ring Tree", NEW, "nccl-unreadable", "warning"),
+    ("NCLL_PROTO=LL", NEW, "nccl-unknown-name", "warning"),
     ("[Service]\nNCCL_PROTO=LL", NEW, "nccl-wrong-section", "warning"),
     ("[Service]\nEnvironment=NCCL_DEBUG_FILE=/l.%p", NEW, "nccl-specifier", "warning"),
     # settings together
@@ -323,6 +328,22 @@ class TestConfFiles:
         assert "nccl-conf-file" in {entry.id for entry in lint("", NEW).not_checked}
 
 
+@pytest.mark.parametrize("text", ["RCCL_PROTO=LL", "NCC_DIR=/x", "CLASS_PATH=/x", "NCL_PROTOCOL_OF=1"])
+def test_names_of_others_are_left_alone(text):
+    assert not lint(text, NEW).findings
+
+
+def test_what_stands_beside_a_setting_in_a_unit_is_not_shown():
+    report = lint("[Service]\nEnvironment=NCCL_ALGO=Ring hunter2\n", NEW)
+    assert [f.id for f in report.at("warning")] == ["nccl-unreadable"]
+    assert "hunter2" not in report.as_text()
+
+
+def test_the_nearest_name_is_one_of_this_release():
+    assert "NCCL_CHECK_POINTERS" in lint("NCCL_CHECK_POINTER=1", "2.12.12").as_text()
+    assert "NCCL_MNNVL'" not in lint("NCCL_MNNVLS=1", NEW).as_text()
+
+
 def test_a_version_must_be_one():
     with pytest.raises(VersionError):
         lint("NCCL_PROTO=LL", "newest")
@@ -368,7 +389,7 @@ def test_every_finding_cites_and_every_rule_can_be_found():
     seen = {}
     for text, version, _, _ in SINGLE:
         for finding in lint(text, version, topology=TWO_SOCKETS).findings:
-            assert finding.expected.endswith("]"), finding
+            assert re.search(r"\[.*NCCL .*2\.\d+.*\]$", finding.expected), finding
             assert finding.fix
             seen[finding.id] = finding
     missing = {name for name in RULES if name not in seen and not name.startswith("nccl-conf")}

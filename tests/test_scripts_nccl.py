@@ -49,8 +49,13 @@ def document(done):
         ("NCCL_P2P_LEVEL=sys\n", 1),
         ("NCCL_GRAPH_FILE=\n", 2),
         ("export NCCL_PROTO=LL128\n", 1),
-        ("", 0),
-        ("\x00\x01\x02\n", 0),
+        ("", 3),
+        ("\x00\x01\x02\n", 3),
+        ("hello world\n", 3),
+        ("# a comment\n", 3),
+        ('# NCCL profile "none"\n', 0),
+        ("[Service]\n", 0),
+        ("OTHER=1\n", 0),
     ],
 )
 def test_lint_exits_by_the_gravest_finding(text, code):
@@ -107,6 +112,11 @@ def test_lint_for_people_ends_with_a_count():
         (["lnit"], "did you mean 'lint'"),
         ([*BUDGET[:-1], "0"], "bandwidth"),
         ([*BUDGET, "--tokens", "1,x"], "--tokens"),
+        ([*BUDGET, "--tokens", "1,0"], "tokens is 0"),
+        ([*BUDGET, "--bandwidth", "nan"], "bandwidth"),
+        ([*BUDGET, "--hidden", "9" * 400], "hidden is 99999"),
+        ([*BUDGET, "--gpus", "1"], "a single GPU"),
+        ([*BUDGET, "--latency", "-1"], "latency"),
         ([*BUDGET, "--latency", "1", "--measured", "x"], "not allowed with"),
         ([*BUDGET, "--measured", "/nowhere"], "/nowhere"),
         (["environment", "quick"], "no NCCL profile"),
@@ -128,6 +138,17 @@ def test_a_topology_of_another_kind_is_named(tmp_path):
     done = run("lint", "-", "--nccl-version", "2.28.9", "--topology", str(other))
     assert done.returncode == 3
     assert str(other) in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "\n", "null", '{"links": []}', "{}", '"X"', "[", "GPU0 GPU1"])
+def test_a_topology_that_is_none_is_refused(tmp_path, content):
+    other = tmp_path / "topology.json"
+    other.write_text(content)
+    done = run("lint", "-", "--nccl-version", "2.28.9", "--topology", str(other), stdin="NCCL_P2P_LEVEL=SYS\n")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert str(other) in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_profiles_are_listed_with_cost_and_evidence():

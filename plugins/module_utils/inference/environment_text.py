@@ -182,13 +182,16 @@ class _UnitReader:
             what = "systemd knows no comment behind a directive: it reads the words after # as settings too"
             self._problem("inline-comment", number, value, what)
             words = [word for word in words if "=" in word and not word.startswith("#")]
+        stray = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
+        if stray:  # the whole line is shown: the word is the rest of a value that stands before it
+            what = f"{len(stray)} of its words are no NAME=VALUE; systemd ignores them and keeps the value before short"
+            self._problem("unreadable", number, value, what)
         for word in words:
             self._word(number, word)
 
     def _word(self, number: int, word: str) -> None:
         assignment = _ASSIGNMENT.fullmatch(word)
         if assignment is None:
-            self._problem("unreadable", number, word, "it is no NAME=VALUE; systemd ignores this word")
             return
         resolved, unknown, known = _resolve_specifiers(assignment[2])
         if unknown:

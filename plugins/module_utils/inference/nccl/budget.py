@@ -18,6 +18,8 @@ from typing import Any
 
 MICROSECONDS_PER_SECOND = 1e6
 BYTES_PER_GB = 1e9
+_LARGEST = 1e12
+"""Above this a figure is a slip of the keyboard, and products of several leave what a float can hold."""
 
 
 class BudgetError(ValueError):
@@ -103,8 +105,8 @@ class Model:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (value > 0 and math.isfinite(value)):
-                raise BudgetError(f"{name} is {value}; expected a number above 0")
+            if not 0 < value < _LARGEST:
+                raise BudgetError(f"{name} is {str(value)[:20]}; expected a number above 0 and below {_LARGEST:g}")
         if self.gpus == 1:
             raise BudgetError("gpus is 1; a single GPU has nothing to reduce, expected 2 or more")
 
@@ -119,11 +121,13 @@ def budget(
     """
     if latency_us is not None and measured is not None:
         raise BudgetError("a latency and a measurement: give one of them; a measurement holds the latency already")
-    if latency_us is not None and not (latency_us >= 0 and math.isfinite(latency_us)):
+    if latency_us is not None and not 0 <= latency_us < _LARGEST:
         raise BudgetError(f"latency is {latency_us}; expected us, 0 or more")
-    wrong = [count for count in tokens if count < 1]
+    wrong = [count for count in tokens if not 1 <= count < _LARGEST]
     if wrong or not tokens:
-        raise BudgetError(f"tokens is {wrong[0] if wrong else 'empty'}; expected numbers of 1 or more")
+        raise BudgetError(
+            f"tokens is {str(wrong[0])[:20] if wrong else 'empty'}; expected 1 or more, below {_LARGEST:g}"
+        )
     return [_row(model, count, latency_us, measured) for count in tokens]
 
 

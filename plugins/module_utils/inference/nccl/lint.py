@@ -2,11 +2,13 @@
 """The lint of NCCL settings: names and values for one release, and settings together, against the host and the engine.
 
 Input is a text in any form that ``environment_text`` reads, or a mapping. The topology is what ``scripts/topology
-parse`` prints of ``nvidia-smi topo -m``; ``nccl_together`` says which keys count.
+parse`` prints of ``nvidia-smi topo -m``; ``together`` says which keys count.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from .. import environment_text
 from ..environment_text import Assignment, EnvironmentText
 from ..findings import Finding, Report
 from ..program import nearest
-from . import p2p_is_off
+from .profiles import p2p_is_off
 from .rules import report
 from .together import TOGETHER, Case, Topology
 from .values import check_value
@@ -48,7 +50,31 @@ def lint(
     Raises VersionError and TopologyError; a text never raises.
     """
     read = environment_text.read_conf if is_conf else environment_text.read
-    return _lint(read(text), nccl_version, topology, command, conf_files)
+    case = _lint(read(text), nccl_version, topology, command, conf_files)
+    if not case.settings and not _sets_nothing_on_purpose(text):
+        case.report.extend([_no_setting(text)])
+    return case.report
+
+
+_SETS_NOTHING = re.compile(r'^# NCCL profile "none"', re.MULTILINE)
+"""What the rendered profile ``none`` says of itself."""
+
+
+def _sets_nothing_on_purpose(text: str) -> bool:
+    """Return whether a text without any setting is whole all the same: a unit, or the profile ``none``."""
+    return environment_text.is_unit(text) or _SETS_NOTHING.search(text) is not None
+
+
+def _no_setting(text: str) -> Finding:
+    lines = sum(bool(line.strip()) for line in text.splitlines())
+    return report(
+        "nccl-unreadable",
+        level="unknown",
+        what="the text sets nothing, so there is nothing to judge",
+        seen=f"{lines} lines, and no NAME=VALUE among them" if lines else "an empty text",
+        expected="NAME=VALUE or export lines, a unit or drop-in, or an environment as in /proc/PID/environ",
+        fix="Look whether this is the file that was meant. The profile none is told by its first line.",
+    )
 
 
 def settings_of(text: str) -> dict[str, str]:
@@ -67,7 +93,7 @@ def lint_environment(
 ) -> Report:
     """Judge settings that are already names and values, as ``lint`` does."""
     content = EnvironmentText([Assignment(name, value, 0) for name, value in environment.items()])
-    return _lint(content, nccl_version, topology, command, conf_files)
+    return _lint(content, nccl_version, topology, command, conf_files).report
 
 
 def _lint(
@@ -76,7 +102,7 @@ def _lint(
     topology: Mapping[str, Any] | None,
     command: Sequence[str] | None,
     conf_files: Sequence[tuple[str, str]],
-) -> Report:
+) -> Case:
     version = parse_version(nccl_version)
     host = None if topology is None else Topology.from_dict(topology)
     settings = content.effective()
@@ -92,7 +118,7 @@ def _lint(
     for check in TOGETHER:
         case.report.extend(check(case))
     _not_checked(case, content, conf_files)
-    return case.report
+    return case
 
 
 def _engine_command(command: Sequence[str]) -> list[str] | None:
@@ -252,6 +278,7 @@ def _wrong_release(case: Case, variable: Variable) -> Finding:
 def _other_name(case: Case, name: str) -> Iterator[Finding]:
     upper = name.upper()
     if not upper.startswith("NCCL_"):
+        yield from _misspelt_prefix(name)
         return
     if upper != name:
         yield report(
@@ -274,9 +301,33 @@ def _other_name(case: Case, name: str) -> Iterator[Finding]:
         beyond = "" if case.version <= NEWEST else f" up to {version_text(NEWEST)}, the newest that is known here"
         yield report(
             "nccl-unknown-name",
-            what=f"no release of NCCL{beyond} reads {name}{nearest(name, VARIABLES)}",
+            what=f"no release of NCCL{beyond} reads {name}{nearest(name, _known_names(case))}",
             seen=name,
             expected="a variable that NCCL reads; it says nothing about others",
+            fix=f"Correct or remove {name}.",
+        )
+
+
+def _known_names(case: Case) -> list[str]:
+    return [name for name, variable in VARIABLES.items() if variable.known_in(case.version)]
+
+
+_CLOSE = 0.88
+"""Likeness (difflib) above which a name that begins with a permutation of NCCL is a slip: one letter of ten."""
+
+
+def _misspelt_prefix(name: str) -> Iterator[Finding]:
+    """Report names such as NCLL_PROTO; RCCL_... and MCCL_... are other libraries' own."""
+    upper = name.upper()
+    if set(upper.partition("_")[0]) != set("NCL"):
+        return
+    close = difflib.get_close_matches(upper, VARIABLES, n=1, cutoff=_CLOSE)
+    if close:
+        yield report(
+            "nccl-unknown-name",
+            what=f"nothing reads {name}; did you mean {close[0]!r}?",
+            seen=name,
+            expected="a name that begins with NCCL_",
             fix=f"Correct or remove {name}.",
         )
 

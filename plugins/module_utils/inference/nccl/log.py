@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..findings import Finding
-from . import p2p_is_off
+from .profiles import p2p_is_off
 from .rules import report
 from .values import c_integer, list_words, parse_list
 from .variables import NEWEST, VARIABLES, VersionError, parse_version

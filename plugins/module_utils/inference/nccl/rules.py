@@ -27,10 +27,11 @@ class Rule:
 
 _SYSTEMD = "systemd.exec(5), Environment"
 _SOURCE = "NCCL 2.28.9 source"
+_LOG = f"{GUIDE}: NCCL_DEBUG, NCCL_DEBUG_SUBSYS "
 
 _RULES = (
     # how the text is read
-    Rule("nccl-unreadable", "warning", "a line or word that sets nothing", _SYSTEMD),
+    Rule("nccl-unreadable", "warning", "a line, a word or a text that sets nothing", _SYSTEMD),
     Rule("nccl-wrong-section", "warning", "a setting where systemd doesn't look for one", _SYSTEMD),
     Rule("nccl-inline-comment", "warning", "a comment behind a setting", "systemd.syntax(7)"),
     Rule("nccl-several-in-a-line", "info", "several settings in one line", "systemd.exec(5), EnvironmentFile"),
@@ -102,7 +103,7 @@ _RULES = (
     Rule("nccl-nvlink-only", "info", "settings without effect where there is no NVLink", f"{GUIDE}: NCCL_NVLS_ENABLE"),
     Rule("nccl-conf-file", "warning", "a configuration file that adds settings", f"{GUIDE}: NCCL_CONF_FILE"),
     Rule("nccl-conf-shadowed", "info", "a line of a configuration file that has no effect", f"{GUIDE}: NCCL_CONF_FILE"),
-    Rule("nccl-version-beyond", "info", "a release newer than the table of variables", "nccl_variables"),
+    Rule("nccl-version-beyond", "info", "a release newer than the table of variables", GUIDE),
     # what NCCL says about itself, against what was wanted
     Rule(
         "nccl-log-empty",
@@ -110,34 +111,14 @@ _RULES = (
         "a log that shows nothing of NCCL's start",
         f"{GUIDE}: NCCL_DEBUG, NCCL_DEBUG_SUBSYS",
     ),
-    Rule(
-        "nccl-init-incomplete",
-        "unknown",
-        "a start that the log doesn't see to its end",
-        "NCCL's own log, subsystem INIT",
-    ),
-    Rule("nccl-version-differs", "warning", "another release than the one that was meant", "NCCL's own log"),
-    Rule("nccl-not-engaged", "critical", "a wanted setting that NCCL didn't take", "NCCL's own log, subsystem ENV"),
-    Rule("nccl-extra-setting", "info", "a setting that someone else made", "NCCL's own log, subsystem ENV"),
-    Rule(
-        "nccl-transport",
-        "warning",
-        "another transport than the settings ask for",
-        "NCCL's own log, subsystems P2P, SHM, INIT",
-    ),
-    Rule(
-        "nccl-bound-without-effect",
-        "info",
-        "a limit on channels that bounded nothing",
-        "NCCL's own log, subsystem INIT",
-    ),
-    Rule(
-        "nccl-protocol",
-        "warning",
-        "another protocol or algorithm than the settings allow",
-        "NCCL's own log, subsystem TUNING",
-    ),
-    Rule("nccl-log-warning", "warning", "a warning of NCCL's own", "NCCL's own log"),
+    Rule("nccl-init-incomplete", "unknown", "a start that the log doesn't see to its end", _LOG + "INIT"),
+    Rule("nccl-version-differs", "warning", "another release than the one that was meant", _LOG + "INIT"),
+    Rule("nccl-not-engaged", "critical", "a wanted setting that NCCL didn't take", _LOG + "ENV"),
+    Rule("nccl-extra-setting", "info", "a setting that someone else made", _LOG + "ENV"),
+    Rule("nccl-transport", "warning", "another transport than the settings ask for", _LOG + "P2P, SHM, INIT"),
+    Rule("nccl-bound-without-effect", "info", "a limit on channels that bounded nothing", _LOG + "INIT"),
+    Rule("nccl-protocol", "warning", "another protocol or algorithm than the settings allow", _LOG + "TUNING"),
+    Rule("nccl-log-warning", "warning", "a warning of NCCL's own", _LOG + "INIT"),
 )
 
 RULES: Mapping[str, Rule] = {rule.id: rule for rule in _RULES}
@@ -154,6 +135,12 @@ def report(  # one parameter a field of the finding
     level: Level | None = None,
     source: str | None = None,
 ) -> Finding:
-    """Return the finding of a rule; ``expected`` is followed by the source, the rule's own unless one is given."""
+    """Return the finding of a rule; ``expected`` is followed by the source, the rule's own unless one is given.
+
+    NCCL's guide is cited with its release also where the rule is somebody else's, such as systemd's.
+    """
     rule = RULES[rule_id]
-    return Finding(rule_id, level or rule.level, what, seen, f"{expected} [{source or rule.source}]", fix)
+    cited = source or rule.source
+    if not cited.startswith("NCCL"):
+        cited = f"{cited}; {GUIDE}"
+    return Finding(rule_id, level or rule.level, what, seen, f"{expected} [{cited}]", fix)

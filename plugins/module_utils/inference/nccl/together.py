@@ -10,7 +10,7 @@ from typing import Any
 
 from ..environment_text import Assignment
 from ..findings import Finding, Report
-from . import required_arguments
+from .profiles import required_arguments
 from .rules import report
 from .values import c_integer, list_words, parse_list
 from .variables import (
@@ -56,7 +56,11 @@ class Topology:
         """Read the JSON of a parsed ``topo -m``. Raises TopologyError."""
         content: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
         rows = content.get("links")
-        if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
+        if (
+            not isinstance(rows, list)
+            or not rows
+            or not all(isinstance(row, list) and len(row) == len(rows) for row in rows)
+        ):
             raise TopologyError("no links in it; expected what scripts/topology parse prints of nvidia-smi topo -m")
         ids = content.get("gpu_ids") or list(range(len(rows)))
         cells = [(a, b, str(rows[a][b])) for a in range(len(rows)) for b in range(a + 1, len(rows))]
