@@ -32,6 +32,9 @@ These three are the ones by which Linux itself refuses a path between peers (dri
 UpstreamFwd forwards what already came up, DirectTrans is an exception for translated addresses: none redirects.
 """
 
+ACS_CONTROL = 6
+"""Where the control word stands in the ACS capability."""
+
 _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 _EXTENDED = 0x100
 _ACS_ID = 0x000D
@@ -130,6 +133,18 @@ def redirects(control: dict[str, bool]) -> bool:
 def acs_control(config: bytes) -> dict[str, bool] | None:
     """Return the ACS controls in a device's configuration space; None where it has no such capability.
 
+    ``config`` as for :func:`acs_offset`.
+    """
+    offset = acs_offset(config)
+    if offset is None:
+        return None
+    (control,) = struct.unpack_from("<H", config, offset + ACS_CONTROL)
+    return {name: bool(control >> bit & 1) for bit, name in enumerate(_ACS_BITS)}
+
+
+def acs_offset(config: bytes) -> int | None:
+    """Return where a device's configuration space has the ACS capability; None where it has none.
+
     ``config`` is ``/sys/bus/pci/devices/*/config``. The kernel shows only the first 64 bytes to others than root:
     ValueError then. Layout: PCI Express Base Specification, 7.7.8 (ACS extended capability).
     """
@@ -141,7 +156,6 @@ def acs_control(config: bytes) -> dict[str, bool] | None:
         seen.add(offset)
         (header,) = struct.unpack_from("<I", config, offset)
         if header & 0xFFFF == _ACS_ID:
-            (control,) = struct.unpack_from("<H", config, offset + 6)
-            return {name: bool(control >> bit & 1) for bit, name in enumerate(_ACS_BITS)}
+            return offset
         offset = header >> 20
     return None
