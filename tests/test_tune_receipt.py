@@ -6,7 +6,7 @@ import json
 import pytest
 
 from inference import nccl
-from inference.tune import Host, Result, Row, ban, decide, document, expired
+from inference.tune import Host, Result, Row, ban, decide, document, expired, validate
 
 ROWS = (Row("decode", 1, 14336, ((20.0,), (20.2,))), Row("prefill", 1024, 14_680_064, ((900.0,), (905.0,))))
 BETTER = tuple(Row(r.phase, r.tokens, r.bytes, tuple((us * 0.8,) for (us,) in r.groups)) for r in ROWS)
@@ -104,3 +104,53 @@ def test_a_ban_holds_for_the_settings_that_failed_on_the_host_where_they_did():
     assert ban(profile(), settings, None) is None
     assert ban(profile(), {**settings, "NCCL_P2P_DISABLE": "1"}, "f00d") is None
     assert ban(profile(), {}, "f00d") is None
+
+
+def ids(report):
+    return {(finding.id, finding.level) for finding in report.findings}
+
+
+def test_a_document_that_holds_here_is_valid():
+    report = validate(profile(), "f00d", "580.1", "2.28.9")
+    assert report.ok
+    assert not report.at("warning")
+
+
+@pytest.mark.parametrize(
+    "broken", [None, [], "text", {}, {"environment": {}}, {"environment": [], "nccl_version": "2.28.9"}]
+)
+def test_a_document_that_is_none_is_refused(broken):
+    assert ids(validate(broken, "f00d", "580.1", "2.28.9")) == {("tune-unusable", "critical")}
+
+
+@pytest.mark.parametrize("banned", [None, [None], [{}], "latency"])
+def test_a_document_with_broken_bans_bans_nothing(banned):
+    assert validate({**profile(), "banned": banned}, "f00d", "580.1", "2.28.9").ok
+
+
+def test_settings_that_failed_here_are_refused_whatever_profile_they_come_from():
+    latency = {**BASE, "NCCL_PROTO": "LL"}
+    assert ("tune-banned", "critical") in ids(validate(profile(), "f00d", "580.1", "2.28.9", environment=latency))
+    elsewhere = validate(profile(), "beef", "580.1", "2.28.9", environment=latency)
+    assert not elsewhere.at("critical")
+
+
+def test_what_changed_since_is_a_warning_and_what_is_not_known_is_said():
+    report = validate(profile(), "beef", "590.2", "2.30.7")
+    assert {name for name, _ in ids(report)} >= {
+        "tune-expired-fingerprint",
+        "tune-expired-driver",
+        "tune-expired-nccl",
+    }
+    unknown = validate(profile(), None, None, None)
+    assert {"tune-expired-fingerprint", "tune-banned", "nccl-unknown-name"} <= {e.id for e in unknown.not_checked}
+
+
+def test_other_settings_do_not_expire_with_the_document():
+    report = validate(profile(), "beef", "590.2", "2.30.7", environment={"NCCL_P2P_LEVEL": "SYS"})
+    assert not {name for name, _ in ids(report)} & {"tune-expired-fingerprint", "tune-expired-driver"}
+
+
+def test_the_settings_are_linted_for_the_release_that_runs():
+    report = validate({**profile(), "environment": {"NCCL_PROTO": "LL256"}}, "f00d", "580.1", "2.28.9")
+    assert ("nccl-list-syntax", "critical") in ids(report)

@@ -15,7 +15,7 @@ from .decision import Decision, DecisionError, Result, Row, Workload, decide, go
 from .launching import Limits
 from .measuring import Bench, WorkerError, versions
 from .outcome import BANNED, Outcome, judge
-from .receipt import Host, ban, document, expired
+from .receipt import Host, ban, document, expired, validate
 from .report import findings, text
 from .shapes import QUICK_TOKENS, THOROUGH_TOKENS, Shape, ShapeError, Size, shape_of, sizes
 
@@ -61,5 +61,6 @@ __all__ = [
     "text",
     "thorough",
     "unique",
+    "validate",
     "versions",
 ]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..findings import Finding, Report
+from ..nccl.lint import lint_environment
+from ..nccl.profiles import Measured, NcclError
 from ..nccl.variables import VersionError, parse_version
 from ..topology.fingerprint import changes
 from .candidates import base_of
@@ -79,6 +81,71 @@ def _figures(result: Result) -> dict[str, Any]:
     return shown
 
 
+def validate(
+    document: object,
+    fingerprint: str | None,
+    driver: str | None,
+    nccl_version: str | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Report:
+    """Judge a measured document before a host runs by it: what follows from it here, today.
+
+    ``environment`` are the settings that are to run, those of the document unless given (an override on top, or another
+    profile on a host where something was found to hang). Critical: it can't be read (``tune-unusable``), or these
+    settings hung or computed wrong sums on this very host (``tune-banned``). Warnings: what has changed since
+    (``tune-expired-...``), and the lint's for this NCCL. What isn't known is under "not checked".
+    """
+    report = Report()
+    try:
+        measured = Measured.from_dict(document)
+    except NcclError as error:
+        report.extend([_unusable(str(error))])
+        return report
+    profile = document if isinstance(document, Mapping) else {}
+    settings = dict(measured.environment if environment is None else environment)
+    if environment is None or settings == dict(measured.environment):
+        since = expired(profile, Host(fingerprint, driver, nccl_version))
+        report.extend(since.findings)
+        report.not_checked += since.not_checked
+    why = ban(profile, settings, fingerprint)
+    if why:
+        report.extend([_banned(why, settings)])
+    elif not fingerprint:
+        report.skip("tune-banned", "the host's fingerprint is not known")
+    _lint(report, settings, nccl_version)
+    return report
+
+
+def _lint(report: Report, settings: Mapping[str, str], nccl_version: str | None) -> None:
+    try:
+        report.extend(lint_environment(settings, nccl_version or "").findings)
+    except VersionError:
+        report.skip("nccl-unknown-name", "the NCCL release is not known")
+
+
+def _unusable(why: str) -> Finding:
+    return Finding(
+        id="tune-unusable",
+        level="critical",
+        what="the measured profile can't be used",
+        seen=why,
+        expected="a document that tune wrote: environment, nccl_version, evidence, banned, receipt",
+        fix="Measure again (tune run --measured FILE), or run with another profile.",
+    )
+
+
+def _banned(why: str, settings: Mapping[str, str]) -> Finding:
+    return Finding(
+        id="tune-banned",
+        level="critical",
+        what="these settings failed on this very host when they were measured",
+        seen=f"{why} ({', '.join(f'{n}={v}' for n, v in base_of(settings).items()) or 'no setting'})",
+        expected="settings that ended and gave right sums here",
+        fix="Use the measured profile or another one; measure again after a change of firmware, driver or wiring.",
+    )
+
+
 def expired(profile: Mapping[str, Any], now: Host) -> Report:
     """Return what has changed since the profile was measured; what isn't known now goes under "not checked"."""
     report = Report()
@@ -131,8 +198,9 @@ def ban(profile: Mapping[str, Any], environment: Mapping[str, str], fingerprint:
 
     A ban holds for exactly the NCCL settings that failed; what NCCL logs is no part of them.
     """
-    receipt = profile.get("receipt") or {}
-    if not fingerprint or receipt.get("fingerprint") != fingerprint:
+    receipt = profile.get("receipt")
+    if not isinstance(receipt, Mapping) or not fingerprint or receipt.get("fingerprint") != fingerprint:
         return None
     settings = base_of(environment)
-    return next((f"{e['name']}: {e['why']}" for e in profile.get("banned", ()) if e["environment"] == settings), None)
+    entries = [entry for entry in profile.get("banned") or () if isinstance(entry, Mapping)]
+    return next((f"{e.get('name')}: {e.get('why')}" for e in entries if e.get("environment") == settings), None)
