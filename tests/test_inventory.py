@@ -335,7 +335,6 @@ def test_model_names_are_different_and_not_empty(known: Known):
         ("arguments", {"api-key": "x"}, "secret-in-arguments"),
         ("arguments", {"nccl-port": 30001}, "instance-overlap"),
         ("nccl_profile", "latancy", "instance-nccl"),
-        ("nccl_profile", "measured", "instance-nccl"),
         ("nccl_environment", {"NCCL_PROTO": True}, "instance-nccl"),
         ("nccl_environment", {"nccl_proto": "LL"}, "instance-nccl"),
         ("nccl_environment", {"PATH": "/x"}, "instance-nccl"),
@@ -421,13 +420,31 @@ def test_what_only_sounds_like_a_secret_is_fine(known: Known):
     assert inventory.check(changed("service_instances.0.environment", harmless), known) == []
 
 
-def test_instances_that_name_no_gpus_share_the_first_ones(known: Known):
+def test_instances_may_leave_the_choice_of_gpus_to_the_host(known: Known):
     variables = changed("service_instances.0.gpus", ...)
     assert inventory.check(variables, known) == []
     del variables["service_instances"][1]["gpus"]
+    assert inventory.check(variables, known) == []
+    variables["service_instances"].append({"name": "c", "model": "glm", "port": 30002})
+    (finding,) = inventory.check(variables, known)
+    assert (finding.id, finding.seen) == (
+        "instance-gpus-beyond",
+        "service_instances[0] 4, service_instances[1] 4, service_instances[2] 1",
+    )
+
+
+def test_a_profile_that_only_the_host_can_read_is_left_to_it(known: Known):
+    assert inventory.check(changed("service_instances.0.nccl_profile", "measured"), known) == []
+
+
+def test_each_kind_of_overlap_makes_one_finding_that_names_all(known: Known):
+    variables = changed("service_instances.1.gpus", [0, 1, 2, 3])
+    variables["service_instances"][1] |= {"port": 30000, "name": "a"}
     findings = inventory.check(variables, known)
-    assert [(f.id, f.seen) for f in findings] == [("instance-overlap", f"GPU {n}") for n in range(4)]
-    assert "name the gpus of each" in findings[0].expected
+    assert [(f.id, f.what.rsplit(" ", 1)[1]) for f in findings] == [
+        ("instance-overlap", kind) for kind in ("name", "port", "GPU")
+    ]
+    assert findings[2].seen == "GPU 0, 1, 2, 3: service_instances[0] (a) and service_instances[1] (a)"
 
 
 def test_a_host_without_gpus_has_none_to_share(known: Known):
@@ -444,16 +461,16 @@ def test_more_gpus_than_the_host_has(known: Known):
     assert inventory.check(changed("topology_expect", "any"), known) == []
 
 
-def test_data_parallel_attention_takes_more_ports(known: Known):
-    variables = changed("service_instances.0.arguments", {"enable-dp-attention": True, "dp-size": 4})
-    assert inventory.check(variables, known) == []
-    variables["service_instances"][1]["port"] = 30235
-    assert [f.id for f in inventory.check(variables, known)] == ["instance-overlap"]
+@pytest.mark.parametrize("port", [30500, 30500 + 500])
+def test_instances_whose_internal_ports_meet_overlap(known: Known, port: int):
+    (finding,) = inventory.check(changed("service_instances.1.port", port), known)
+    assert (finding.id, finding.what) == ("instance-overlap", "Instances of this host share a port")
+    assert "22014" in finding.seen
 
 
-def test_vllm_draws_no_port_of_ours(known: Known):
-    variables = changed("service_instances.0.port", 25000) | {"engine_name": "vllm", "engine_version": "0.33.0"}
-    assert inventory.check(variables, known) == []
+def test_a_port_among_the_internal_ones_is_pointed_out(known: Known):
+    finding = one(changed("service_instances.0.port", 25000), known)
+    assert (finding.id, finding.level) == ("instance-port-drawn", "warning")
 
 
 # what is wrong already is not looked into further

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping
@@ -23,13 +24,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import managed_files
+from . import managed_files, systemd, toolkit
 from .managed_files import Entry
 
 SCHEMA = 1
-STATE_ROOT = Path("/var/lib/inference")
+STATE_ROOT = Path(toolkit.STATE)
 RUNTIME_ROOT = Path("/run/inference")
 SETTINGS_ROOT = Path("/etc/inference")
+UNITS = Path("/etc/systemd/system")
+
+_CREDENTIAL = re.compile(r"(?m)^LoadCredential=[\w.-]+:(\S+)$")
 
 PLACEHOLDER = "@generation@"
 """Stands in a file's content for the id of its generation, which cannot be known before the content is."""
@@ -76,6 +80,24 @@ class Generation:
     def manifest(self) -> dict[str, Any]:
         """Return the JSON form, from which the generation can be installed again."""
         return {"id": self.id, **self._facts()}
+
+    def unit_files(self) -> list[Entry]:
+        """Return the unit and its drop-ins."""
+        return [entry for entry in self.files if Path(entry.path).is_relative_to(UNITS)]
+
+    def for_systemd(self, version: int) -> Generation:
+        """Return the generation as this systemd can read it."""
+        units = {entry.path for entry in self.unit_files()}
+        adapted = (
+            replace(entry, content=systemd.for_version(entry.content, version)) if entry.path in units else entry
+            for entry in self.files
+        )  # fmt: skip
+        return replace(self, files=tuple(adapted))
+
+    def credentials(self) -> list[Path]:
+        """Return the files that its unit loads as credentials (LoadCredential=)."""
+        text = "\n".join(entry.content for entry in self.unit_files())
+        return [Path(path.replace("%i", self.instance)) for path in _CREDENTIAL.findall(text)]
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Generation:
@@ -169,7 +191,13 @@ class Store:
         record = {"id": generation_id, "at": _now(), "previous": self.last_known_good(), "evidence": dict(evidence)}
         _write_json(self.folder / "last-known-good.json", record)
         self._prune(keep)
+        if self.folder.parent == Path(toolkit.STATE):
+            toolkit.prune(in_use("toolkit", self.folder.parent))
         return True
+
+    def forget(self) -> None:
+        """Remove everything that is known of the instance: its generations, and what its smoke tests measured."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def rollback_target(self) -> str | None:
         """Return the generation to go back to: the last known good one, or if that is current the one before it."""
@@ -212,15 +240,30 @@ def running(instance: str, root: Path | None = None) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def releases_in_use(root: Path = STATE_ROOT) -> set[str]:
-    """Return the ids of all releases that any kept generation of any instance names.
+def stale_credentials(generation: Generation, started: float) -> list[str]:
+    """Return the credentials that were replaced since ``started`` (Unix time): a process keeps what it was given."""
+    return [str(path) for path in generation.credentials() if path.is_file() and path.stat().st_mtime > started]
 
-    Raises GenerationError for a manifest that cannot be read: its release may be in use.
+
+def installed(root: Path | None = None) -> list[str]:
+    """Return the names of the instances that have ever been installed on this host and were not removed."""
+    return sorted(file.parent.name for file in (root or STATE_ROOT).glob("*/current.json"))
+
+
+def releases_in_use(root: Path = STATE_ROOT) -> set[str]:
+    """Return the ids of all releases that any kept generation of any instance names. Raises as in_use does."""
+    return in_use("release", root)
+
+
+def in_use(what: str, root: Path = STATE_ROOT) -> set[str]:
+    """Return every ``release`` or ``toolkit`` that a kept generation of any instance names.
+
+    Raises GenerationError for a manifest that cannot be read: what it names may be in use.
     """
     found = set()
     for manifest in root.glob("*/generations/*/manifest.json"):
         try:
-            found.add(str(json.loads(manifest.read_text())["release"]))
+            found.add(str(json.loads(manifest.read_text())[what]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise GenerationError(f"{manifest}: not a generation's manifest ({error!r})") from error
     return found

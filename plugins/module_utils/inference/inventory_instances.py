@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import engine_args, nccl
+from . import claims, engine_args, nccl, ports
 from .findings import Finding
 from .nccl.lint import lint_environment
 from .nccl.variables import VersionError
@@ -27,11 +27,8 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 EPHEMERAL = range(32768, 61000)
 """Ports that Linux gives to outgoing connections (net.ipv4.ip_local_port_range, its default)."""
 
-RENDEZVOUS = range(22000, 30000)
-"""Ports among which SGLang draws the one where its ranks meet (0.5.23, get_free_port_below_ephemeral)."""
-
-DP_ATTENTION_PORTS = range(233, 240)
-"""What SGLang adds to its port for the sockets of data-parallel attention (0.5.23, ZMQ_TCP_PORT_DELTA and PortArgs)."""
+INTERNAL = range(ports.BLOCKS.start, ports.BLOCKS.stop)
+"""Where instances have their internal ports, and where SGLang draws others (get_free_port_below_ephemeral)."""
 
 OWNED_VARIABLES: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "gpus"}
 """Variables that the service renders itself, and the instance's key that sets each."""
@@ -69,14 +66,6 @@ class Case:
         except ExpectationError:
             return None
 
-    @property
-    def gpus(self) -> list[int]:
-        """The GPUs it takes: those it names, else the first; none on a host without GPUs."""
-        if self.settings.get("engine_variant") == "cpu":
-            return list(self.instance.get("gpus") or [])
-        named = self.instance.get("gpus")
-        return list(named if named is not None else range(engine_args.gpus_needed(self.engine, self.instance)))
-
     def wrong(self, finding_id: str, key: str, seen: object, expected: str) -> Finding:
         """Return a critical finding about one key of the instance."""
         place = f"{self.where}.{key}" if key else self.where
@@ -92,7 +81,7 @@ def check(settings: Mapping[str, Any], nccl_version: str | None) -> list[Finding
     if any(case.engine not in engine_args.TITLES for case in cases):
         return []  # said already, by the choices of engine_name
     findings = [finding for case in cases for rule in RULES for finding in rule(case)]
-    return findings + list(_overlaps(cases))
+    return [*findings, *_overlaps(cases), *_too_many(cases)]
 
 
 def _name(case: Case) -> Iterator[Finding]:
@@ -130,10 +119,9 @@ def _port(case: Case) -> Iterator[Finding]:
     port = case.instance["port"]
     if not 1024 <= port <= 65535:  # noqa: PLR2004 - what a user without privileges may bind
         yield case.wrong("instance-port", "port", port, "1024 to 65535; the engine's user may not bind lower ones")
-    drawn = case.engine == "sglang" and port in RENDEZVOUS
-    if port in EPHEMERAL or drawn:
-        whose = "SGLang draws the port where its ranks meet" if drawn else "Linux gives ports to outgoing connections"
-        taken = RENDEZVOUS if drawn else EPHEMERAL
+    if port in EPHEMERAL or port in INTERNAL:
+        whose = "engines have their internal ports" if port in INTERNAL else "Linux gives ports to outgoing connections"
+        taken = INTERNAL if port in INTERNAL else EPHEMERAL
         yield Finding(
             "instance-port-drawn", "warning", f"{case.where}.port may be taken by chance when the engine starts",
             seen=f"port {port}; from {taken[0]} to {taken[-1]} {whose}", expected="a port that nothing else draws",
@@ -152,14 +140,15 @@ def _gpus(case: Case) -> Iterator[Finding]:
         yield case.wrong("instance-gpus", "gpus", f"{len(named)} GPUs", expected)
     if named is not None and (len(set(named)) != len(named) or any(gpu < 0 for gpu in named)):
         yield case.wrong("instance-gpus", "gpus", named, "different numbers, 0 or more")
-    if count is not None and case.gpus and max(case.gpus) >= count:
+    if count is not None and named and max(named) >= count:
         expected = f"GPUs 0 to {count - 1}: topology_expect says that the host has {count}"
-        yield case.wrong("instance-gpus-beyond", "gpus", ", ".join(map(str, case.gpus)), expected)
+        yield case.wrong("instance-gpus-beyond", "gpus", ", ".join(map(str, named)), expected)
 
 
 def _nccl(case: Case) -> Iterator[Finding]:
+    measured = {"environment": {}, "nccl_version": ""}  # what it holds is known on the host alone
     try:
-        environment = nccl.environment(case.profile, case.instance.get("nccl_environment"))
+        environment = nccl.environment(case.profile, case.instance.get("nccl_environment"), measured=measured)
     except nccl.NcclError as error:
         yield case.wrong("instance-nccl", "nccl_profile or nccl_environment", case.profile, str(error))
         return
@@ -219,25 +208,33 @@ RULES = (_name, _model, _address, _port, _gpus, _nccl, _environment, _arguments,
 """Checks of one instance."""
 
 
-def _overlaps(cases: Sequence[Case]) -> Iterator[Finding]:
-    """Names, ports and GPUs belong to one instance each."""
-    taken: dict[tuple[str, Any], str] = {}
-    for case in cases:
-        claims = [("name", case.instance["name"]), *(("port", port) for port in _ports(case))]
-        claims += [("GPU", gpu) for gpu in case.gpus]
-        for kind, value in dict.fromkeys(claims):
-            if (kind, value) in taken:
-                hint = "; name the gpus of each" if kind == "GPU" else ""
-                expected = f"a {kind} of its own; {taken[kind, value]} has this one{hint}"
-                yield case.wrong("instance-overlap", "", f"{kind} {value}", expected)
-            else:
-                taken[kind, value] = case.where
+def _overlaps(cases: Sequence[Case]) -> list[Finding]:
+    """Names, ports and GPUs belong to one instance each; GPUs that nobody names are chosen on the host."""
+    return claims.overlaps(
+        (
+            f"{case.where} ({case.instance['name']})",
+            {
+                "name": [case.instance["name"]],
+                "port": ports.of(case.engine, case.instance).claimed,
+                "GPU": case.instance.get("gpus") or [],
+            },
+        )
+        for case in cases
+    )
 
 
-def _ports(case: Case) -> list[int]:
-    """Return the ports that the instance is known to bind: its own, those its arguments name, those that follow."""
-    arguments = engine_args.arguments(case.engine, case.instance)
-    port: int = case.instance["port"]
-    named = [value for name, value in arguments.items() if name.endswith("-port") and type(value) is int]
-    derived = [port + more for more in DP_ATTENTION_PORTS] if arguments.get("enable-dp-attention") else []
-    return [port, *named, *derived]
+def _too_many(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Together they need no more GPUs than the host is meant to have; one that names too many is told so itself."""
+    count = cases[0].gpu_count if cases else None
+    named = [gpu for case in cases for gpu in case.instance.get("gpus") or []]
+    needed = {
+        case.where: len(case.instance.get("gpus") or range(engine_args.gpus_needed(case.engine, case.instance)))
+        for case in cases
+    }
+    if count is not None and sum(needed.values()) > count > max(named, default=0):
+        yield Finding(
+            "instance-gpus-beyond", "critical", "The instances need more GPUs than the host has",
+            seen=", ".join(f"{where} {number}" for where, number in needed.items()),
+            expected=f"{count} GPUs in all, as topology_expect says",
+            fix="Take an instance away, or let one span fewer GPUs (tensor_parallel_size).",
+        )  # fmt: skip

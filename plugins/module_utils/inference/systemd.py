@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,28 @@ from pathlib import Path
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~^-]+")
 RECURSIVE_ERRORS_SINCE = 250
 """The first systemd whose ``systemd-analyze verify`` knows ``--recursive-errors=`` (its NEWS file)."""
+
+SINCE: Mapping[str, int] = {
+    "After": 0, "Description": 0, "Wants": 0, "WantedBy": 0, "CapabilityBoundingSet": 0, "Environment": 0,
+    "ExecStart": 0, "ExecStartPre": 0, "Group": 0, "KillMode": 0, "LimitCORE": 0, "LimitMEMLOCK": 0, "LimitNOFILE": 0,
+    "NotifyAccess": 0, "Restart": 0, "RestartSec": 0, "RuntimeDirectory": 0, "SyslogIdentifier": 0,
+    "TimeoutStartSec": 0, "TimeoutStopSec": 0, "Type": 0, "UMask": 0, "User": 0, "WatchdogSec": 0,
+    "WorkingDirectory": 0, "NoNewPrivileges": 187, "SystemCallFilter": 187, "DeviceAllow": 208, "DevicePolicy": 208,
+    "SystemCallArchitectures": 209, "SystemCallErrorNumber": 209, "CacheDirectory": 211, "PrivateTmp": 214,
+    "ProtectHome": 214, "ProtectSystem": 214, "TasksMax": 227, "AmbientCapabilities": 229, "StartLimitBurst": 229,
+    "StartLimitIntervalSec": 229, "RestrictAddressFamilies": 211, "RestrictRealtime": 231,
+    "ProtectControlGroups": 232, "ProtectKernelModules": 232, "ProtectKernelTunables": 232, "RemoveIPC": 232,
+    "RestrictNamespaces": 233, "IPAddressAllow": 235, "IPAddressDeny": 235, "LockPersonality": 235,
+    "RuntimeDirectoryPreserve": 235, "TemporaryFileSystem": 238, "ProtectHostname": 242, "RestrictSUIDSGID": 242,
+    "NUMAMask": 243, "NUMAPolicy": 243, "OOMPolicy": 243, "TimeoutAbortSec": 243, "AllowedCPUs": 244,
+    "ProtectKernelLogs": 244, "ProtectClock": 245, "LoadCredential": 247, "ProtectProc": 247, "RestartMaxDelaySec": 254,
+    "RestartSteps": 254,
+}  # fmt: skip
+"""Every directive that the templates use, and the first systemd that knows it: "Added in version" in systemd.exec(5),
+systemd.service(5), systemd.unit(5) and systemd.resource-control(5) of systemd 257. 0 where these name none, since it
+is older than their record."""
+
+_DIRECTIVE = re.compile(r"(\w+)=")
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -51,6 +74,20 @@ def environment_line(settings: Mapping[str, str]) -> str:
     return "\n".join("Environment=" + quote(f"{name}={settings[name]}") for name in sorted(settings))
 
 
+def for_version(text: str, version: int) -> str:
+    """Return a unit or drop-in without the directives that this systemd does not know; a comment takes their place.
+
+    Left in, each would be a complaint of ``systemd-analyze verify`` and a line in the journal at every reload.
+    """
+    lines = []
+    for line in text.splitlines(keepends=True):
+        found = _DIRECTIVE.match(line)
+        since = SINCE.get(found[1], 0) if found else 0
+        wanted = f"# {found[1]}= needs systemd {since}; this host has {version}\n" if found else ""
+        lines.append(line if since <= version else wanted)
+    return "".join(lines)
+
+
 @dataclass(frozen=True)
 class UnitState:
     """What ``systemctl show`` says of a unit."""
@@ -67,6 +104,10 @@ class UnitState:
     """How the main process ended last, such as ``exited 1`` or ``killed 9``; empty while it never did."""
     job: int = 0
     """Number of the job that waits or runs for the unit; 0 when systemd has nothing left to do with it."""
+    started: float = 0.0
+    """When the main process was started last, in seconds since 1970; 0 while it never was."""
+    drop_ins: tuple[str, ...] = ()
+    """The drop-ins that systemd has read, in their order."""
 
     @property
     def serving(self) -> bool:
@@ -76,7 +117,7 @@ class UnitState:
 
 SHOWN = (
     *("LoadState", "ActiveState", "SubState", "Result", "StatusText", "MainPID", "NRestarts"),
-    *("ExecMainCode", "ExecMainStatus", "Job"),
+    *("ExecMainCode", "ExecMainStatus", "Job", "ExecMainStartTimestampMonotonic", "DropInPaths"),
 )
 
 
@@ -95,7 +136,14 @@ def unit_state(unit: str) -> UnitState:
         restarts=int(facts.get("NRestarts") or 0),
         exit_code=f"{how} {facts.get('ExecMainStatus', '')}" if how else "",
         job=int(facts.get("Job") or 0),
+        started=_clock(int(facts.get("ExecMainStartTimestampMonotonic") or 0)),
+        drop_ins=tuple(facts.get("DropInPaths", "").split()),
     )
+
+
+def _clock(monotonic_us: int) -> float:
+    """Return a time of the monotonic clock, in microseconds, as seconds since 1970; 0 stays 0."""
+    return time.time() - time.monotonic() + monotonic_us / 1e6 if monotonic_us else 0.0
 
 
 def enabled(unit: str) -> bool:

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from . import __version__
@@ -11,8 +14,14 @@ from . import __version__
 ROOT = "/usr/local/lib/inference"
 """Where hosts keep the toolkit, one folder a version."""
 
+STATE = "/var/lib/inference"
+"""Where hosts keep what they know of their instances, which says which versions are in use."""
+
 PROGRAMS = ("supervisor", "smoke", "diagnose", "topology", "nccl", "patches", "tune", "tune-worker")
 """Programs of ``scripts/`` that are of use on a host."""
+
+VERSION = re.compile(r"\d+\.\d+\.\d+\S*-[0-9a-f]{8}")
+"""How a version is named: the release's number and a hash."""
 
 DOMAIN = "plugins/module_utils/inference"
 
@@ -30,3 +39,15 @@ def version(content: dict[str, str]) -> str:
     for path in sorted(content):
         digest.update(f"{path}\0{len(content[path])}\0{content[path]}".encode())
     return f"{__version__}-{digest.hexdigest()[:8]}"
+
+
+def prune(used: Collection[str], root: Path = Path(ROOT)) -> list[str]:
+    """Remove the versions on this host that nothing uses, and return them.
+
+    A folder whose name is no version of ours is left alone, and so is everything while nothing at all is in use.
+    """
+    found = [folder for folder in sorted(root.glob("*")) if folder.is_dir() and VERSION.fullmatch(folder.name)]
+    unused = [folder for folder in found if folder.name not in used] if used else []
+    for folder in unused:
+        shutil.rmtree(folder)
+    return [folder.name for folder in unused]
