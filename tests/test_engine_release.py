@@ -471,13 +471,20 @@ def test_old_releases_go_and_those_in_use_stay(host: Host) -> None:
         record["record_sha256"] = inference.releases._record_sha256(record)
         (release.path / RELEASE).write_text(json.dumps(record))
     (host.root / ".going-left-by-a-killed-run").mkdir()
+    cache = host.root.parent / "cache"
+    (cache / "archive-v0").mkdir(parents=True)
     arguments: dict[str, Any] = {"engine": "tiny", "lock": None, "keep": 1, "in_use": [made[0].name]}
+    arguments["cache"] = str(cache)
+    assert host.run("prune", **(arguments | {"keep": 4}))["removed"] == []
+    assert cache.is_dir(), "no release was removed, so what the next installation needs stays"
+    (host.root / ".going-left-by-a-killed-run").mkdir()
     before = host.snapshot()
     look = host.run("prune", check=True, **arguments)
     assert (look["changed"], set(look["removed"])) == (True, {made[1].name, made[2].name})
     assert host.snapshot() == before
     assert set(host.run("prune", **arguments)["removed"]) == {made[1].name, made[2].name}
     assert {path.name for path in host.root.iterdir()} == {made[0].name, made[3].name}
+    assert not cache.exists()
     assert host.run("prune", **arguments)["changed"] is False
 
 

@@ -76,7 +76,8 @@ options:
     type: str
   cache:
     description: Folder of root's in which uv keeps unpacked wheels, so that another release with mostly the same
-      packages is linked instead of unpacked. By default nothing is kept.
+      packages is linked instead of unpacked; on the file system of O(root), it takes no room of its own. When
+      C(phase=prune) removes a release, it goes too. By default nothing is kept.
     type: path
   bytecode:
     description: Compile every source. Without it an engine starts slower, each time.
@@ -219,6 +220,7 @@ timings:
 """
 
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -443,6 +445,9 @@ class Task:
                     releases.discard(release)
             for path in left:
                 releases.delete(path)
+            if going and self.params["cache"]:
+                # it would keep what the removed ones held; uv has no way to drop only that
+                shutil.rmtree(self.params["cache"], ignore_errors=True)
         names = [release.name for release in going]
         diff = {
             "before": "".join(f"{r.name}\n" for r in found),
