@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,9 @@ def measure(bench: Bench, rounds: int) -> list[dict[str, Any]]:
     """Return one row for each way of installing, all ways once a round."""
     ways: dict[tuple[str, bool], Callable[[], dict[str, float]]] = {}
     for bytecode in (True, False):
-        ways["ours, cold cache", bytecode] = lambda b=bytecode: bench.ours(bytecode=b, warm=False)
-        ways["ours, warmed", bytecode] = lambda b=bytecode: bench.ours(bytecode=b, warm=True)
-        ways["pip", bytecode] = lambda b=bytecode: bench.pip(bytecode=b)
+        ways["ours, cold cache", bytecode] = partial(bench.ours, bytecode=bytecode, warm=False)
+        ways["ours, warmed", bytecode] = partial(bench.ours, bytecode=bytecode, warm=True)
+        ways["pip", bytecode] = partial(bench.pip, bytecode=bytecode)
     runs: dict[tuple[str, bool], list[dict[str, float]]] = {way: [] for way in ways}
     bench.ours(bytecode=False, warm=False)  # reads every wheel once
     for number in range(rounds):

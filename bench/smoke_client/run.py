@@ -20,9 +20,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "plugins" / "module_utils"))
 
-from inference.smoke.client import Client, Request  # noqa: E402 - after the path
-from inference.smoke.stats import Phase, percentile  # noqa: E402
-from inference.smoke.stream import Limits  # noqa: E402
+from inference.smoke.client import Client, Request
+from inference.smoke.stats import Phase, percentile
+from inference.smoke.stream import Limits
 
 MODEL = "stand-in/paced"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -85,7 +85,7 @@ def main() -> None:
     rows = {name: measure(options.streams, *shapes[name], options.repeats) for name in chosen}
     environment = {"python": platform.python_version(), "aiohttp": version("aiohttp"), "cores": os.cpu_count()}
     result = {**environment, "load_average": os.getloadavg(), **rows}
-    print(json.dumps(result, indent=2))  # noqa: T201 - the result
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 async def serve(port: int, pace: float) -> None:
     """Serve for ever; print the port once it is open."""
     server = await asyncio.start_server(lambda r, w: connection(r, w, pace), "127.0.0.1", port, limit=1 << 24)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for whoever started it
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
