@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -196,6 +198,30 @@ def test_a_time_limit_that_is_none_is_refused(seconds: str) -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert "--timeout" in done.stderr
+
+
+def test_show_draws_what_check_finds_and_exits_alike() -> None:
+    healthy = run("show", *recorded())
+    assert (healthy.returncode, healthy.stderr) == (0, "")
+    assert "NUMA node 1, CPUs 64-127,192-255" in healthy.stdout
+    assert "\x1b" not in healthy.stdout
+    narrow = run("show", HOST / "topo_m.txt", HOST.parent / "link-x8" / "q_x.xml")
+    assert narrow.returncode == run("check", HOST / "topo_m.txt", HOST.parent / "link-x8" / "q_x.xml").returncode == 2
+    assert "! pcie-width" in narrow.stdout
+    document = json.loads(run("show", "--json", *recorded()).stdout)
+    assert document["schema"] == 1
+    assert document["facts"]["gpus"][7]["pci.bus_id"] == "00000000:F1:00.0"
+
+
+def test_show_colours_on_a_terminal_only() -> None:
+    command = shlex.join([sys.executable, str(PROGRAM), "show", *map(str, recorded())])
+    plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    for colourless in ({}, {"NO_COLOR": "1"}):
+        done = subprocess.run(
+            ["script", "--quiet", "--return", "--command", command, "/dev/null"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60, env=plain | colourless,
+        )  # fmt: skip
+        assert ("\x1b[1m8 GPUs" in done.stdout) is not bool(colourless)
 
 
 def test_it_runs_from_where_a_host_keeps_it(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from .collect import TIMEOUT, Run, run_command, seconds
 from .expectations import BUILT_IN, DEFAULT, Expectation, ExpectationError, expectation_of
 from .facts import Facts, brief, facts_of
 from .fingerprint import fingerprint, parts_of
+from .machine import Machine, machine_of
 from .matrix import Unreadable, read_matrices
 from .pasted import Pasted, clean
 from .report import IDS, WaiverError, check, check_waivers
 from .smi_error import SmiError, take_errors
+from .view import view
 
 KINDS = ("topo_m", "p2p", "query", "q", "list", "version", "table", "lspci", "kernel_log", "host_file", "error")
 """Kinds of text that :func:`parse` knows."""
@@ -148,6 +150,7 @@ __all__ = [
     "Expectation",
     "ExpectationError",
     "Facts",
+    "Machine",
     "WaiverError",
     "brief",
     "check",
@@ -157,7 +160,9 @@ __all__ = [
     "expectation_of",
     "facts_of",
     "fingerprint",
+    "machine_of",
     "parse",
     "parts_of",
     "seconds",
+    "view",
 ]
