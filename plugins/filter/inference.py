@@ -17,7 +17,7 @@ from jinja2 import Undefined, UndefinedError
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(PROJECT / "plugins" / "module_utils"))
 
-from inference import engine_args, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
+from inference import engine_args, host_lock, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
 from inference.findings import Finding, Report  # noqa: E402
 from inference.releases import locks  # noqa: E402
 
@@ -131,6 +131,16 @@ def toolkit_files(project: str) -> dict[str, Any]:
     return {"version": version, "path": root, "files": entries}
 
 
+@functools.cache
+def _own_run() -> host_lock.Holder:
+    return host_lock.own()
+
+
+def lock_holder(alive: Sequence[str]) -> dict[str, Any]:
+    """Return the run that this playbook is, and the runs that go on beside it."""
+    return {**dataclasses.asdict(_own_run()), "alive": sorted({*alive, *host_lock.living().values()})}
+
+
 class FilterModule:
     """Tell Ansible the filters of this file."""
 
@@ -140,6 +150,7 @@ class FilterModule:
             "engine_command": engine_command,
             "findings_text": findings_text,
             "inventory_findings": inventory_findings,
+            "lock_holder": lock_holder,
             "nccl_environment": nccl_environment,
             "patch_ledger": patch_ledger,
             "patches_id": patches_id,
