@@ -136,6 +136,47 @@ def test_what_is_neither_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_document(str(tmp_path / "f"))
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000])
+def test_what_is_nested_without_end_is_refused(tmp_path: Path, text: str):
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(ProgramError, match=f"{tmp_path}/f: nested too deeply"):
+        read_document(str(tmp_path / "f"))
+
+
+def test_yaml_is_read_with_the_controllers_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "f").write_text("a: 1")
+    called: list[object] = []
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(program.os, "execv", lambda *words: called.append(words))
+    with pytest.raises(ProgramError):
+        read_document(str(tmp_path / "f"))
+    expected = ROOT / ".venv/bin/python"
+    assert called == ([(expected, [str(expected), *sys.argv])] if expected.exists() else [])
+
+
+def test_an_old_python_is_named():
+    script = f"import sys; sys.version_info = (3, 9, 2); sys.path.insert(0, {str(ROOT / 'plugins/module_utils')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}\nimport inference.program"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr.startswith("seen: Python 3.") and "3.10 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "\u0661"])
+def test_a_whole_number_is_whole_and_large_enough(text: str):
+    assert program.whole(1)("7") == 7
+    with pytest.raises(argparse.ArgumentTypeError, match="whole number from 1 on"):
+        program.whole(1)(text)
+
+
+def test_an_error_of_the_system_names_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    tool = Program("tool", "A tool.")
+    tool.only(lambda _: int((tmp_path / "missing").read_text()))
+    assert tool.main([]) == USAGE
+    assert capsys.readouterr().err == f"tool: {tmp_path}/missing: No such file or directory\n"
+
+
 # printing
 
 

@@ -86,6 +86,12 @@ def test_what_is_known_is_printed_as_tables():
     assert done.returncode == 0 and "| `port-in-use` | critical |" in done.stdout and "| `xid-79` |" in done.stdout
 
 
+def test_what_is_known_is_also_json():
+    document = json.loads(run("--known", "--json").stdout)
+    rows = {row["id"]: row for section in document["known"].values() for row in section}
+    assert document["schema"] == 1 and rows["port-in-use"]["level"] == "critical" and rows["xid-79"]["fix"]
+
+
 def test_it_runs_where_program_and_domain_are_copied_together(tmp_path):
     (tmp_path / "scripts").mkdir()
     shutil.copy(PROGRAM, tmp_path / "scripts" / "diagnose")

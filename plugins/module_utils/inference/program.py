@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036 - said before a line that an older Python cannot read
+    sys.exit("seen: Python " + sys.version.split()[0] + "; expected: 3.10 or newer; fix: run this with a newer python3")
+
 import argparse
 import difflib
 import json
-import sys
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,6 +84,10 @@ class Program:
         except BrokenPipeError:
             sys.stderr.close()
             return USAGE
+        except OSError as error:
+            if error.filename is None:
+                raise
+            return self._fail(f"{error.filename}: {error.strerror}")
 
     def _fail(self, message: str) -> int:
         print(f"{self.name}: {message}", file=sys.stderr)  # noqa: T201
@@ -88,6 +97,17 @@ class Program:
         width = max(map(len, self._verbs), default=0)
         verbs = "\n".join(f"  {name:<{width}}  {parser.description}" for name, (parser, _) in self._verbs.items())
         return f"usage: {self.name} VERB ...\n\n{self.description}\n\n{verbs}\n\n{self.name} VERB --help says more."
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return an argument's type: a whole number that is at least ``least``."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"seen {text!r}; expected a whole number from {least} on")
+        return int(text)
+
+    return parse
 
 
 def nearest(word: str, known: Any) -> str:
@@ -105,20 +125,42 @@ def read_text(name: str) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
+def go_on_under_controller_python() -> None:
+    """Run this program again with the controller's environment (``scripts/setup`` makes it), where there is one.
+
+    For programs that find a library missing; returns when there is no such environment, or it is this one. Nothing must
+    have been read from standard input before.
+    """
+    environment = Path(__file__).resolve().parents[3] / ".venv"
+    python = environment / "bin" / "python"
+    if python.exists() and Path(sys.prefix) != environment:
+        os.execv(python, [str(python), *sys.argv])
+
+
 def read_document(name: str) -> Any:
     """Return the JSON or YAML document in ``name``. YAML needs PyYAML, which a host may lack: JSON always works."""
     text = read_text(name)
     try:
         return json.loads(text)
-    except json.JSONDecodeError as json_error:
-        try:
-            import yaml
-        except ImportError:
-            raise ProgramError(f"{name}: not JSON ({json_error}), and PyYAML is not installed here") from json_error
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ProgramError(f"{name}: neither JSON nor YAML: {error}") from error
+    except RecursionError as error:
+        raise ProgramError(f"{name}: nested too deeply to be a document of this toolkit") from error
+    except json.JSONDecodeError as error:
+        return _read_yaml(name, text, error)
+
+
+def _read_yaml(name: str, text: str, json_error: json.JSONDecodeError) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        if name != "-":
+            go_on_under_controller_python()
+        raise ProgramError(f"{name}: not JSON ({json_error}), and PyYAML is not installed here") from json_error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ProgramError(f"{name}: neither JSON nor YAML: {error}") from error
+    except RecursionError as error:
+        raise ProgramError(f"{name}: nested too deeply to be a document of this toolkit") from error
 
 
 def print_json(document: Any) -> None:

@@ -7,7 +7,7 @@ Every reader looks over the whole input and takes what it knows, so several capt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .. import signatures, topology, xid
@@ -202,30 +202,43 @@ READERS: tuple[Reader, ...] = (
 """All readers, in the order in which their findings are shown."""
 
 
-def known() -> str:
-    """Return everything that is recognised, as the Markdown tables of the operator's guide."""
-    signature_rows = [row for row in signatures.SIGNATURES if row.role != "harmless"]
-    harmless = [row for row in signatures.SIGNATURES if row.role == "harmless"]
-    sections = (
-        ("Conclusions from more than one line", RULES.values()),
-        ("Lines of a log", signature_rows),
-        ("A log that stops", signatures.STALLS.values()),
-        ("Harmless lines", harmless),
-    )
-    blocks = [
-        f"## {title}\n\n" + _table(("Id", "Level", "What it is", "What to do", "Source"), [_cells(row) for row in rows])
-        for title, rows in sections
+def known() -> dict[str, list[dict[str, str]]]:
+    """Return everything that is recognised, by section: ``id``, ``level``, ``what``, ``fix`` and ``source``."""
+    rows = signatures.SIGNATURES
+    sections: dict[str, Iterable[Rule | signatures.Signature]] = {
+        "Conclusions from more than one line": RULES.values(),
+        "Lines of a log": [row for row in rows if row.role != "harmless"],
+        "A log that stops": signatures.STALLS.values(),
+        "Harmless lines": [row for row in rows if row.role == "harmless"],
+    }
+    found = {title: [_known(row) for row in rows] for title, rows in sections.items()}
+    found["Xid numbers"] = [
+        dict(
+            zip(
+                _KNOWN,
+                (f"xid-{row.number}", row.level, f"{row.name}: {row.meaning}", row.action, row.source),
+                strict=True,
+            )
+        )
+        for row in xid.XIDS.values()
     ]
-    xids = [(f"`xid-{row.number}`", row.level, f"{row.name}: {row.meaning}", row.action, row.source) for row in _XIDS]
-    blocks.append("## Xid numbers\n\n" + _table(("Id", "Level", "Meaning", "What to do", "Source"), xids))
-    return "\n\n".join(blocks)
+    return found
 
 
-_XIDS = tuple(xid.XIDS.values())
+def known_as_text() -> str:
+    """Return what is known as the Markdown tables of the operator's guide."""
+    head = ("Id", "Level", "What it is", "What to do", "Source")
+    return "\n\n".join(
+        f"## {title}\n\n" + _table(head, [[f"`{row['id']}`", *list(row.values())[1:]] for row in rows])
+        for title, rows in known().items()
+    )
 
 
-def _cells(row: Rule | signatures.Signature) -> tuple[str, ...]:
-    return f"`{row.id}`", row.level, row.what, row.fix, row.source
+_KNOWN = ("id", "level", "what", "fix", "source")
+
+
+def _known(row: Rule | signatures.Signature) -> dict[str, str]:
+    return {name: getattr(row, name) for name in _KNOWN}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
