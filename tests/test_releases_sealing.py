@@ -165,16 +165,3 @@ def test_what_a_manifest_cannot_hold_is_not_sealed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(sealing.SealError, match="neither a file nor a link"):
         sealing.make_manifest(tmp_path)
-
-
-def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "kept"
-    path.write_bytes(b"old")
-
-    def fail(_descriptor: int) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr("inference.releases.sealing.os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        sealing.write_atomically(path, b"new")
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("kept", b"old")]

@@ -7,11 +7,12 @@ import grp
 import os
 import pwd
 import stat
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from .atomic import write_atomically
 
 State = Literal["file", "directory", "absent"]
 STATES: tuple[State, ...] = ("file", "directory", "absent")
@@ -123,19 +124,8 @@ def apply(planned: Plan) -> None:
 
 
 def write(path: Path, content: bytes, entry: Entry) -> None:
-    """Replace ``path`` with ``content`` through a temporary file beside it, owner and mode set before it appears."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        _own(temporary, entry)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Replace ``path`` with ``content``; owner and mode are set before it appears."""
+    write_atomically(path, content, mode=0o600, prepare=lambda temporary: _own(temporary, entry))
 
 
 def _own(path: Path, entry: Entry) -> None:

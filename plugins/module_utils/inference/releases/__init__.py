@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from ..atomic import write_atomically
 from . import sealing
 from .interpreters import Interpreter
 from .locks import Lock
@@ -205,7 +206,7 @@ def seal(
     }
     record["record_sha256"] = _record_sha256(record)
     text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-    sealing.write_atomically(release.path / RELEASE, text.encode())
+    write_atomically(release.path / RELEASE, text.encode())
     (release.path / INSTALLED).unlink()
     sealing.write_stats(release.stat_file, str(record["manifest_sha256"]), sealing.scan(release.path))
     return record

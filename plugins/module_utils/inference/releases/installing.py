@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..atomic import write_atomically
 from ..findings import Finding
 from . import INSTALLED, NOT_IN_MANIFEST, Release, ReleaseError, discard, sealing, wheelhouse
 from . import seal as seal_release
@@ -141,7 +142,7 @@ def install(plan: Plan, clock: Clock) -> None:
         "patches_id": plan.patches_id,
         "bytecode": plan.bytecode,
     }
-    sealing.write_atomically(release.path / INSTALLED, json.dumps(inputs).encode())
+    write_atomically(release.path / INSTALLED, json.dumps(inputs).encode())
 
 
 def unpack_installer(pin: Pin, wheels: Path, directory: Path) -> Path:

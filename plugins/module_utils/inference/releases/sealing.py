@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..atomic import write_atomically
 from .wheelhouse import file_sha256
 
 MANIFEST = "manifest.tsv"
@@ -133,20 +134,6 @@ def read_manifest(root: Path, sha256: str) -> dict[str, Entry]:
         kind, mode, size, what, path = line.split("\t")
         entries[path] = Entry("link" if kind == "link" else "file", int(mode, 8), int(size), what, path)
     return entries
-
-
-def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file that is either the old or the new one, also after a power cut."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.chmod(mode)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # --- the stat file ------------------------------------------------------------------------------------------------
