@@ -473,6 +473,61 @@ def test_a_port_among_the_internal_ones_is_pointed_out(known: Known):
     assert (finding.id, finding.level) == ("instance-port-drawn", "warning")
 
 
+# keys and generations
+
+
+KEY = "hunter2-hunter2-hunter2"
+
+
+def test_a_key_for_each_instance_is_fine(known: Known):
+    assert inventory.check({**RIGHT, "service_api_keys": {"a": KEY, "b": KEY}}, known) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "finding_id"),
+    [
+        ({"c": KEY}, "api-key-for-nobody"),
+        ({"a": 1234567890123456}, "api-key-form"),
+        ({"a": "hunter2"}, "api-key-form"),
+        ({"a": f"{KEY} {KEY}"}, "api-key-form"),
+        ({"a": f"{KEY}\n"}, "api-key-form"),
+        ({"a": None}, "api-key-form"),
+        ([KEY], "variable-value"),
+        (KEY, "variable-value"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_never_shown(known: Known, keys: Any, finding_id: str):
+    finding = one({**RIGHT, "service_api_keys": keys}, known)
+    assert (finding.id, finding.level) == (finding_id, "critical")
+    assert "hunter2" not in str(finding)
+    assert "1234567890" not in str(finding)
+
+
+def test_an_instance_with_a_key_has_no_other_file_of_options(known: Known):
+    variables = changed("service_instances.0.arguments", {"--config": "/x.yaml"})
+    assert inventory.check(variables, known) == []
+    assert one({**variables, "service_api_keys": {"a": KEY}}, known).id == "api-key-config"
+
+
+@pytest.mark.parametrize("wish", ["", "9f495508e8a0", {"a": "9f495508e8a0"}, {"a": "", "b": "9f495508e8a0"}, {}])
+def test_generations_to_go_back_to(known: Known, wish: Any):
+    assert inventory.check({**RIGHT, "service_restore": wish}, known) == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "place"),
+    [
+        ("9F495508E8A0", "service_restore"),
+        (["9f495508e8a0"], "service_restore"),
+        (123456789012, "service_restore"),
+        ({"a": "last"}, "service_restore.a"),
+        ({"c": "9f495508e8a0"}, "service_restore.c"),
+    ],
+)
+def test_a_generation_that_is_none(known: Known, wish: Any, place: str):
+    assert one({**RIGHT, "service_restore": wish}, known).what.startswith(f"{place} ")
+
+
 # what is wrong already is not looked into further
 
 

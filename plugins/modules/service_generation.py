@@ -11,7 +11,9 @@ description:
   - A generation is everything that decides what an instance runs. Its files are checked with the host's own
     C(systemd-analyze verify) before any of them is installed.
   - Whether the service has to be (re)started is decided from state, by comparing the generation that the running
-    process was started with and the one on disk. So a play that was killed between the two heals on its next run.
+    process was started with and the one on disk, and its start with the age of its credentials. So a play that was
+    killed between the two heals on its next run.
+  - Directives that the host's systemd does not know are left out, each with a comment.
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -22,9 +24,10 @@ options:
       - V(install) makes the given files the installed generation.
       - V(promote) records that the installed generation passed its smoke test.
       - V(restore) installs the last generation that passed, or the one named with O(generation).
+      - V(remove) stops and disables the instance and removes its unit, settings, secrets and generations.
       - V(status) only looks.
     type: str
-    choices: [install, promote, restore, status]
+    choices: [install, promote, restore, remove, status]
     default: install
   unit: {description: Name of the unit. Required to install., type: str}
   release: {description: Id of the engine release. Required to install., type: str}
@@ -54,6 +57,8 @@ action: {description: "What the service needs: V(none), V(start) or V(restart)."
 last_known_good: {description: Id of the generation that last passed its smoke test., returned: success, type: str}
 previous: {description: Id of the generation that was installed before., returned: success, type: str}
 drift: {description: Files that were changed by hand since they were installed., returned: success, type: list}
+local: {description: Drop-ins that are not of this toolkit and that the unit reads., returned: success, type: list}
+stale_credentials: {description: Secrets that were replaced since the process started., returned: success, type: list}
 paths: {description: Files that were changed now., returned: success, type: list}
 unit: {description: Name of the unit., returned: success, type: str}
 release: {description: Id of the release that the generation runs., returned: success, type: str}
@@ -70,6 +75,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, managed_files, systemd, toolkit
 
+OPERATIONS = ["install", "promote", "restore", "remove", "status"]
+
 ENTRY = {
     "path": {"type": "path", "required": True},
     "state": {"type": "str", "choices": ["file"], "default": "file"},
@@ -85,13 +92,27 @@ def wanted_generation(module: AnsibleModule, store: generations.Store) -> genera
     given = module.params
     if given["operation"] == "install":
         files = tuple(map(managed_files.Entry.from_dict, given["files"]))
-        return generations.Generation(given["instance"], given["unit"], given["release"], given["toolkit"], files)
+        made = generations.Generation(given["instance"], given["unit"], given["release"], given["toolkit"], files)
+        return made.for_systemd(systemd.version())
     target = given["generation"] or store.rollback_target()
     if target is None:
         raise generations.GenerationError(
             f"{given['instance']} has no generation to go back to: no other one ever passed its smoke test"
         )
     return store.load(target)
+
+
+def usable(module: AnsibleModule, generation: generations.Generation, *, rehearse: bool) -> None:
+    """End the module when the generation could not run here, before anything is changed."""
+    missing = [str(path) for path in generation.credentials() if not path.is_file()]
+    if missing and not (module.check_mode and module.params["operation"] == "install"):
+        raise generations.GenerationError(
+            f"generation {generation.id} of {generation.instance} needs {', '.join(missing)}, which is not there; "
+            "give the key again in service_api_keys and run site.yml"
+        )
+    said = complaints(generation) if rehearse else []
+    if said:
+        module.fail_json(msg=f"{generation.unit} is not right; nothing was changed:\n  " + "\n  ".join(said))
 
 
 def complaints(generation: generations.Generation) -> list[str]:
@@ -122,10 +143,15 @@ def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
     wanted = wanted_generation(module, store)
     difference = store.compare(wanted)
     changed = bool(difference.plan.changes) or previous != wanted.id
+    # a rehearsal on a bare host lacks what the unit names; a generation that ran here before lacks nothing
+    usable(module, wanted, rehearse=changed and (not module.check_mode or module.params["operation"] == "restore"))
+    if difference.drift:
+        module.warn(
+            f"changed by hand since it was installed, and {'to be ' if module.check_mode else ''}put back: "
+            f"{', '.join(difference.drift)} (--diff shows how; a drop-in of another name, such as 90-local.conf, is "
+            "left alone)"
+        )
     if changed and not module.check_mode:
-        said = complaints(wanted)
-        if said:
-            module.fail_json(msg=f"{wanted.unit} is not right; nothing was changed:\n  " + "\n  ".join(said))
         if difference.plan.unknown_owners:
             raise managed_files.ManagedFilesError(f"no such user or group: {', '.join(difference.plan.unknown_owners)}")
         store.keep(wanted)
@@ -163,6 +189,26 @@ def look(store: generations.Store) -> dict[str, Any]:
     }
 
 
+def remove(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
+    """Stop the instance for good and remove what was installed for it; the caches stay with their release."""
+    found = look(store)
+    settings = generations.SETTINGS_ROOT / store.instance
+    changed = bool(found["generation"]) or settings.is_dir() or store.folder.is_dir()
+    if changed and not module.check_mode:
+        if found["unit"]:
+            retire(found["unit"])
+            for path in [path for path in store.removable() if path.exists()]:
+                path.unlink(missing_ok=True)
+                if path.parent.suffix == ".d" and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+            systemd.systemctl("daemon-reload")
+            systemd.systemctl("reset-failed", "--", found["unit"], check=False)
+        shutil.rmtree(settings, ignore_errors=True)
+        shutil.rmtree(generations.RUNTIME_ROOT / store.instance, ignore_errors=True)
+        store.forget()
+    return {**found, "changed": changed}
+
+
 def promote(module: AnsibleModule, store: generations.Store, generation: str | None) -> bool:
     """Record that the installed generation passed, and say whether that is news."""
     if generation is None:
@@ -172,11 +218,31 @@ def promote(module: AnsibleModule, store: generations.Store, generation: str | N
     return bool(store.promote(generation, module.params["evidence"], module.params["keep"]))
 
 
-def action(unit: systemd.UnitState, running: str | None, generation: str | None) -> str:
-    """Say what the service needs so that it runs the installed generation."""
+def action(unit: systemd.UnitState, running: str | None, generation: str | None, stale: list[str]) -> str:
+    """Say what the service needs so that it runs the installed generation with the secrets that are there."""
     if unit.active in ("inactive", "failed", ""):
         return "start"
-    return "none" if running == generation and unit.serving else "restart"
+    return "none" if running == generation and unit.serving and not stale else "restart"
+
+
+def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
+    """Return what the unit does now, and what it needs."""
+    running = generations.running(store.instance)
+    known = {"running": running, "last_known_good": store.last_known_good()}
+    if not result["unit"]:
+        return {**known, "action": "start", "active": "", "status": "", "stale_credentials": [], "local": []}
+    unit = systemd.unit_state(result["unit"])
+    generation = store.load(result["generation"]) if result["generation"] in store.kept() else None
+    stale = generations.stale_credentials(generation, unit.started) if generation else []
+    own = {entry.path for entry in generation.files} if generation else set()
+    return {
+        **known,
+        "action": action(unit, running, result["generation"], stale),
+        "active": unit.active,
+        "status": unit.status,
+        "stale_credentials": stale,
+        "local": [path for path in unit.drop_ins if generation and path not in own],
+    }
 
 
 def main() -> None:
@@ -184,7 +250,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "instance": {"type": "str", "required": True},
-            "operation": {"type": "str", "choices": ["install", "promote", "restore", "status"], "default": "install"},
+            "operation": {"type": "str", "choices": OPERATIONS, "default": "install"},
             "unit": {"type": "str"},
             "release": {"type": "str"},
             "toolkit": {"type": "str"},
@@ -197,23 +263,16 @@ def main() -> None:
         supports_check_mode=True,
     )
     store = generations.Store(module.params["instance"])
+    operation = module.params["operation"]
+    steps = {"install": install, "restore": install, "remove": remove}
     try:
-        changes = module.params["operation"] in ("install", "restore")
-        result = install(module, store) if changes else look(store)
-        if module.params["operation"] == "promote":
+        result = steps[operation](module, store) if operation in steps else look(store)
+        if operation == "promote":
             result["changed"] = promote(module, store, result["generation"])
-        unit = systemd.unit_state(result["unit"]) if result["unit"] else None
+        result |= state(store, result) if operation != "remove" else {}
     except (generations.GenerationError, managed_files.ManagedFilesError, systemd.SystemdError) as error:
         module.fail_json(msg=str(error))
-    running = generations.running(module.params["instance"])
-    module.exit_json(
-        **result,
-        running=running,
-        last_known_good=store.last_known_good(),
-        action=action(unit, running, result["generation"]) if unit else "start",
-        active=unit.active if unit else "",
-        status=unit.status if unit else "",
-    )
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -164,9 +164,13 @@ class Store:
         keep = {entry.path for entry in wanted.files}
         gone = [entry.path for entry in previous.files if entry.path not in keep] if previous else []
         entries = [*wanted.entries(), *(Entry(path, "absent") for path in gone)]
-        drift = managed_files.plan(previous.entries()).paths if previous else []
+        planned = managed_files.plan(entries)
+        # what is as wanted already was put there by a run that was killed, not by hand
+        drift = (
+            [path for path in managed_files.plan(previous.entries()).paths if path in planned.paths] if previous else []
+        )
         replaced = previous.unit if previous and previous.unit != wanted.unit else None
-        return Difference(managed_files.plan(entries), drift, replaced)
+        return Difference(planned, drift, replaced)
 
     def keep(self, generation: Generation) -> None:
         """Write the generation's manifest, unless it is there already."""
@@ -194,6 +198,11 @@ class Store:
         if self.folder.parent == Path(toolkit.STATE):
             toolkit.prune(in_use("toolkit", self.folder.parent))
         return True
+
+    def removable(self) -> list[Path]:
+        """Return every file that any kept generation of the instance has."""
+        files = {Path(entry.path) for kept in self.kept() for entry in self.load(kept).files}
+        return sorted(files)
 
     def forget(self) -> None:
         """Remove everything that is known of the instance: its generations, and what its smoke tests measured."""

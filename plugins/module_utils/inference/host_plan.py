@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from . import claims, engine_args, environment_text, generations, nccl, placement, ports, systemd, topology
 from .findings import Finding
 from .topology.collect import COMMANDS, TIMEOUT, run_command
-from .tune.receipt import Host as MeasuredHost
-from .tune.receipt import ban, expired
+from .tune.receipt import validate
 
 MEMORY = "/var/lib/inference/topology.json"
 """What the topology role remembers of the host."""
@@ -39,6 +38,10 @@ class Removed:
     def runs(self) -> bool:
         """Whether it uses what it claims, now or after the next boot."""
         return self.enabled or self.active not in ("inactive", "failed", "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that a play reads."""
+        return {"name": self.name, "unit": self.unit, "active": self.active, "enabled": self.enabled}
 
     def finding(self, *, pruned: bool) -> Finding:
         """Return what is said of it."""
@@ -208,6 +211,8 @@ def plan(request: Request, host: Host) -> Plan:
     staying = [removed for removed in host.removed if removed.runs and not request.prune]
     placed = _place(request, host, staying, result.findings)
     result.findings += claims.overlaps(_claims(request, placed, staying))
+    if request.variant != "cpu" and toolkit(request, host) is None:
+        result.findings.append(_no_compiler(request.variant))
     for instance in request.instances:
         name = str(instance["name"])
         own = ports.of(request.engine, instance)
@@ -230,6 +235,15 @@ def toolkit(request: Request, host: Host) -> Cuda | None:
     wanted = re.fullmatch(r"cu(\d+)\d", request.variant)
     fitting = [cuda for cuda in host.toolkits if wanted is None or cuda.major == wanted[1]]
     return next(iter([*fitting, *host.toolkits]), None)
+
+
+def _no_compiler(variant: str) -> Finding:
+    return Finding(
+        "cuda-toolkit-missing", "warning", "There is no nvcc to compile kernels with at run time",
+        seen="neither /usr/local/cuda nor the release has bin/nvcc and include/cuda_runtime.h",
+        expected=f"a CUDA toolkit of the release's own version ({variant})",
+        fix="Install it, or see to it that nothing compiles (attention-backend, FlashInfer's prebuilt kernels).",
+    )  # fmt: skip
 
 
 def _place(
@@ -290,36 +304,35 @@ def _rank_binding(engine: str, instance: Mapping[str, Any], place: placement.Pla
 
 
 def _nccl(request: Request, instance: Mapping[str, Any], host: Host, findings: list[Finding]) -> dict[str, Any]:
-    """Return the profile and its variables. A measured profile that no longer holds, and a ban, are critical."""
+    """Return the profile and its variables. What a measurement of this host forbids is critical, so is an old one."""
     profile = str(instance.get("nccl_profile") or request.nccl_profile)
     path = str(instance.get("nccl_measured") or request.nccl_measured)
     document = _json(host.root / path.lstrip("/")) if path else None
-    where = f"NCCL profile {profile} of {instance['name']}"
-    measured = MeasuredHost(
-        topology.fingerprint(host.parts) if host.parts else None,
-        (host.parts or {}).get("driver"),
-        host.nccl_version,
-        host.parts,
-    )
+    where = f"{instance['name']}, NCCL profile {profile}"
+    chosen = profile == nccl.MEASURED_PROFILE
     try:
         environment = nccl.environment(profile, instance.get("nccl_environment"), measured=document)
     except nccl.NcclError as error:
-        seen = f"{path or 'no file'}: {error}" if profile == nccl.MEASURED_PROFILE else str(error)
-        findings.append(_refused("nccl-profile", where, seen, "a profile that can be read (docs/nccl.md)"))
+        findings.append(_no_profile(where, f"{path or 'nccl_measured is empty'}: {error}" if chosen else str(error)))
         return {"profile": profile, "environment": {}}
-    if profile == nccl.MEASURED_PROFILE and document is not None:
-        for old in expired(document, measured).findings:
-            findings.append(_refused("nccl-measured-expired", where, f"{path}: {old.what}: {old.seen}", old.expected))
-    why = ban(document, environment, measured.fingerprint) if document else None
-    if why:
-        findings.append(
-            _refused("nccl-banned", where, f"{path} bans it on this host: {why}", "settings that work here")
-        )
+    if document is not None:
+        fingerprint = topology.fingerprint(host.parts) if host.parts else None
+        driver = (host.parts or {}).get("driver")
+        judged = [environment, None] if chosen else [environment]  # with what is put on top, and the document itself
+        reports = [validate(document, fingerprint, driver, host.nccl_version, environment=one) for one in judged]
+        found = dict.fromkeys(finding for report in reports for finding in report.findings)
+        findings += [_of_measurement(one, where, path) for one in found if chosen or one.id == "tune-banned"]
     return {"profile": profile, "environment": environment}
 
 
-def _refused(finding_id: str, what: str, seen: str, expected: str) -> Finding:
+def _of_measurement(finding: Finding, where: str, path: str) -> Finding:
+    """Return the finding with the instance that it is about. An expired measurement is no ground to run on."""
+    level = "critical" if finding.id.startswith("tune-expired") else finding.level
+    return replace(finding, level=level, what=f"{where}: {finding.what}", seen=f"{path}: {finding.seen}")
+
+
+def _no_profile(where: str, seen: str) -> Finding:
     return Finding(
-        finding_id, "critical", f"{what} cannot be used", seen=seen, expected=expected,
-        fix="Measure again (scripts/tune run), or choose another profile.",
+        "nccl-profile", "critical", f"{where} cannot be used", seen=seen, expected="a profile that can be read",
+        fix="Measure (scripts/tune run --measured FILE) and put the file there, or choose another profile.",
     )  # fmt: skip

@@ -37,6 +37,7 @@ MINIMUM: Mapping[str, int] = {
     "service_start_timeout": 1,
     "service_start_limit_burst": 1,
     "service_restart_delay": 0,
+    "service_restart_delay_max": 0,
     "service_drain": 0,
     "service_watchdog": 1,
     "service_keep": 0,
@@ -50,7 +51,6 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "service_shm_size": (r"[1-9][0-9]*[KMG]?", "a size such as 16G"),
     "engine_python_version": (r"3\.[0-9]+", "a Python such as 3.12, in quotes"),
     "engine_python": (r"auto|/.+", "auto, or the interpreter's absolute path on the host"),
-    "service_restore": (r"|[0-9a-f]{12}", "the id of a generation (12 hex digits), or nothing"),
     "host_user": (r"(?!root$)[a-z_][a-z0-9_-]{0,31}", "the name of a system user of its own, not root"),
 }
 """Texts of a certain form: pattern, and what people are told."""

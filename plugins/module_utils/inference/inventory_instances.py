@@ -30,6 +30,12 @@ EPHEMERAL = range(32768, 61000)
 INTERNAL = range(ports.BLOCKS.start, ports.BLOCKS.stop)
 """Where instances have their internal ports, and where SGLang draws others (get_free_port_below_ephemeral)."""
 
+KEY_LENGTH = 16
+KEY = re.compile(rf"[!-~]{{{KEY_LENGTH},}}")
+"""What an API key looks like: printable ASCII, long enough not to be guessed over a network."""
+
+GENERATION = re.compile(r"|[0-9a-f]{12}")
+
 OWNED_VARIABLES: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "gpus"}
 """Variables that the service renders itself, and the instance's key that sets each."""
 
@@ -68,10 +74,7 @@ class Case:
 
     def wrong(self, finding_id: str, key: str, seen: object, expected: str) -> Finding:
         """Return a critical finding about one key of the instance."""
-        place = f"{self.where}.{key}" if key else self.where
-        return Finding(
-            finding_id, "critical", f"{place} cannot be used", seen=str(seen), expected=expected, fix=f"Change {place}."
-        )
+        return _wrong(finding_id, f"{self.where}.{key}" if key else self.where, str(seen), expected)
 
 
 def check(settings: Mapping[str, Any], nccl_version: str | None) -> list[Finding]:
@@ -81,7 +84,7 @@ def check(settings: Mapping[str, Any], nccl_version: str | None) -> list[Finding
     if any(case.engine not in engine_args.TITLES for case in cases):
         return []  # said already, by the choices of engine_name
     findings = [finding for case in cases for rule in RULES for finding in rule(case)]
-    return [*findings, *_overlaps(cases), *_too_many(cases)]
+    return [*findings, *_overlaps(cases), *_too_many(cases), *_keys(settings, cases), *_restore(settings, cases)]
 
 
 def _name(case: Case) -> Iterator[Finding]:
@@ -238,3 +241,42 @@ def _too_many(cases: Sequence[Case]) -> Iterator[Finding]:
             expected=f"{count} GPUs in all, as topology_expect says",
             fix="Take an instance away, or let one span fewer GPUs (tensor_parallel_size).",
         )  # fmt: skip
+
+
+def _keys(settings: Mapping[str, Any], cases: Sequence[Case]) -> Iterator[Finding]:
+    """Keys are for instances that exist, and of a form that a header can hold. None is ever shown."""
+    known = {str(case.instance["name"]): case for case in cases}
+    for name, key in settings.get("service_api_keys", {}).items():
+        place = f"service_api_keys.{name}"
+        if name not in known:
+            expected = f"the name of an instance ({', '.join(known) or 'none'}){nearest(str(name), list(known))}"
+            yield _wrong("api-key-for-nobody", place, "a key", expected)
+        elif not isinstance(key, str) or not KEY.fullmatch(key):
+            expected = f"a text of {KEY_LENGTH} or more letters, digits and punctuation, without spaces, in quotes"
+            yield _wrong("api-key-form", place, "a key of another form (not shown)", expected)
+        elif any(str(argument).lstrip("-") == "config" for argument in known[name].instance.get("arguments") or {}):
+            expected = "no option config: the key reaches the engine in that file, and engines read one"
+            yield _wrong("api-key-config", f"{known[name].where}.arguments.config", "config", expected)
+
+
+def _restore(settings: Mapping[str, Any], cases: Sequence[Case]) -> Iterator[Finding]:
+    """Judge what rollback.yml is to go back to: a generation, or one for each instance that is named."""
+    wish = settings.get("service_restore", "")
+    names = [str(case.instance["name"]) for case in cases]
+    for place, generation in (
+        [(f"service_restore.{name}", value) for name, value in wish.items()]
+        if isinstance(wish, Mapping)
+        else [("service_restore", wish)]
+    ):
+        if not isinstance(generation, str) or not GENERATION.fullmatch(generation):
+            yield _wrong("variable-value", place, repr(generation), "a generation's id (12 hex digits), or nothing")
+    for name in wish if isinstance(wish, Mapping) else ():
+        if name not in names:
+            expected = f"the name of an instance ({', '.join(names) or 'there is none'}){nearest(str(name), names)}"
+            yield _wrong("variable-value", f"service_restore.{name}", repr(name), expected)
+
+
+def _wrong(finding_id: str, place: str, seen: str, expected: str) -> Finding:
+    return Finding(
+        finding_id, "critical", f"{place} cannot be used", seen=seen, expected=expected, fix=f"Change {place}."
+    )

@@ -42,7 +42,8 @@ def check(where: str, value: Any, option: Option) -> list[Finding]:
     if value is None:
         return [] if _may_be_null(option) else [_null(where, expected)]
     if not fits(value):
-        return [_finding(where, _shown(value), expected, _advice(where, value, kind))]
+        seen = "a value of another type (not shown)" if option.get("no_log") else _shown(value)
+        return [_finding(where, seen, expected, _advice(where, value, kind))]
     choices = option.get("choices")
     if choices and value not in choices:
         known = ", ".join(map(str, choices))
@@ -56,7 +57,8 @@ def check(where: str, value: Any, option: Option) -> list[Finding]:
 
 
 def _may_be_null(option: Option) -> bool:
-    return not option.get("required") and "default" not in option
+    """Null is what an option without a default is by itself, and what one is whose default is null."""
+    return not option.get("required") and option.get("default") is None
 
 
 def _check_keys(where: str, value: Mapping[str, Any], options: Mapping[str, Option]) -> list[Finding]:
