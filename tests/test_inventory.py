@@ -547,6 +547,7 @@ def test_every_rule_can_fail(known: Known):
     """Each rule above is exercised: the ids here are those of all findings that the sources can make."""
     sources = (inventory, inventory_instances, inventory_values, engine_args)
     text = "".join(Path(source.__file__ or "").read_text() for source in sources)
+    text += (ROOT / "plugins/module_utils/inference/engine_args/checks.py").read_text()
     here = Path(__file__).read_text() + (ROOT / "tests/test_engine_args.py").read_text()
     here += (ROOT / "tests/test_filters.py").read_text()
     ids = set(re.findall(r'(?:_wrong|wrong|Finding)\(\s*"([a-z][a-z0-9-]+)"', text))
