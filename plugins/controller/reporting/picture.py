@@ -18,7 +18,7 @@ from inference.topology.view import branch_title, gpu_details, nic_details, node
 
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 
-_WIDTH = 540
+_WIDTH = 480
 _EDGE = 8
 _HEADER = 30
 _CARD, _LOW_CARD = 42, 28

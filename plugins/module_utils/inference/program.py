@@ -45,7 +45,7 @@ Verb = Callable[[argparse.Namespace], int]
 
 
 class Program:
-    """A program with verbs, or (``only``) without. Options may stand anywhere after the verb."""
+    """A program with verbs, without any (``only``), or with both. Options may stand anywhere after the verb."""
 
     def __init__(self, name: str, description: str) -> None:
         self.name = name
@@ -59,14 +59,16 @@ class Program:
         return self._verbs[name][0]
 
     def only(self, run: Verb) -> argparse.ArgumentParser:
-        """Make this a program without verbs and return its parser, which already knows ``--json``."""
+        """Set what runs where no verb is named, and return its parser, which already knows ``--json``."""
         self._only = (_parser(self.name, self.description), run)
         return self._only[0]
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the verb that ``argv`` names and return the exit code."""
         arguments = list(sys.argv[1:] if argv is None else argv)
-        if self._only:
+        if self._only and not (arguments and arguments[0] in self._verbs):
+            verbs = self._verbs.items()
+            self._only[0].epilog = "; ".join(f"{self.name} {name}: {p.description}" for name, (p, _) in verbs)
             return self._call(*self._only, arguments)
         if not arguments or arguments[0] in ("-h", "--help"):
             print(self._help(), file=sys.stdout if arguments else sys.stderr)

@@ -242,7 +242,8 @@ def _order(name: str | None) -> tuple[int, str]:
 
 
 def _ids(facts: Json) -> list[str]:
-    return [f"GPU{number}" for number in facts.get("gpu_ids") or []]
+    """Return the labels of the matrix; those of the list where the matrix's are not known."""
+    return [f"GPU{number}" for number in facts.get("gpu_ids") or []] or list(_labelled(facts))
 
 
 def _node_names(facts: Json, gpus: Sequence[Gpu]) -> dict[str, str | None]:
@@ -265,7 +266,12 @@ def _groups(facts: Json, gpus: Sequence[Gpu]) -> list[list[Gpu]]:
 
 def _links(facts: Json) -> dict[frozenset[str], str]:
     ids, rows = _ids(facts), facts.get("links") or []
-    return {frozenset((ids[i], ids[j])): rows[i][j] for i in range(len(rows)) for j in range(i)}
+    return {
+        frozenset((one, other)): link
+        for one, row in zip(ids, rows, strict=False)
+        for other, link in zip(ids, row, strict=False)
+        if one != other
+    }
 
 
 def _switched(facts: Json) -> dict[frozenset[str], str]:
