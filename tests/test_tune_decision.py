@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.tune import DecisionError, Result, Row, Workload, decide, goal
+from inference.tune import DecisionError, Result, Row, Workload, decide, goal, in_doubt
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tune"
 
@@ -95,6 +95,28 @@ def test_groups_that_differ_are_noise_even_where_each_is_steady():
     assert decision.named("a").noise > 0.2
 
 
+def grouped(name, medians):
+    """Return a result of one replay a group: a decode size with ``medians`` and a steady prefill size."""
+    rows = (
+        Row("decode", 1, 2, tuple((us,) for us in medians)),
+        Row("prefill", 9, 18, tuple((90.0,) for _ in medians)),
+    )
+    return Result(name, {} if name == "none" else {"NCCL_X": "1"}, "healthy", "", rows)
+
+
+def test_more_groups_tell_what_two_leave_in_doubt():
+    two = decide([grouped("none", (22.8, 25.3)), grouped("a", (22.0, 22.1))], 1.0)
+    assert (two.chosen, in_doubt(two)) == ("none", ["a"])
+    six = decide([grouped("none", (22.8, 25.3, 25.2, 25.3, 25.1, 25.2)), grouped("a", (22.0, 22.1) * 3)], 1.0)
+    assert (six.chosen, in_doubt(six)) == ("a", [])
+
+
+def test_two_groups_count_with_their_whole_distance_and_stray_replays_with_nothing():
+    assert Row("decode", 1, 2, ((20.0,), (22.0,))).noise == pytest.approx(2 / 21)
+    assert Row("decode", 1, 2, ((20.0,) * 12 + (50.0,) * 3,)).noise == 0.0
+    assert Row("decode", 1, 2, ((20.0,) * 8 + (24.0,) * 7,)).noise == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99, 1.0])
 def test_a_trade_is_offered_with_both_figures_and_never_taken(share):
     decision = decide([result(), result("a", (10.0,), (2000.0,)), result("b", (40.0,), (500.0,))], share)
@@ -148,7 +170,7 @@ def test_of_those_that_can_not_be_told_apart_the_one_with_fewer_settings_is_chos
 
 def test_the_goal_compares_with_the_best_decode_and_the_own_prefill():
     decision = decide([result(), result("a", (10.0,), (2000.0,))], 0.5)
-    assert goal(decision)["decode"] == {"ratio": 2.0, "to": "a", "met": False}
+    assert goal(decision)["decode"] == {"ratio": 2.0, "to": "a", "noise": 0.03, "met": False}
     assert goal(decision)["prefill"]["met"]
 
 

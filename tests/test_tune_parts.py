@@ -290,7 +290,7 @@ class Host:
 
 def measured(host, **plan):
     chosen = Plan(CANDIDATES, SIZES, **plan)
-    campaign = run(chosen, host, lambda _: None, host.clock)
+    campaign = run(chosen, host, lambda _: None, clock=host.clock)
     return chosen, campaign
 
 
@@ -308,6 +308,41 @@ def test_what_failed_once_is_not_run_again_and_keeps_its_verdict():
     assert host.ran.count("b") == 2
     verdicts = {result.name: (result.verdict, len(result.rows)) for result in results(chosen, campaign)}
     assert verdicts == {"none": ("healthy", 2), "a": ("hang", 0), "b": ("wrong-data", 0)}
+
+
+def in_doubt(*answers):
+    """Return what names candidates, one answer a round, and nobody once these are used up."""
+    left = list(answers)
+    return lambda _campaign: left.pop(0) if left else []
+
+
+def test_what_is_in_doubt_is_measured_again_with_what_it_is_compared_with():
+    host = Host()
+    chosen = Plan(CANDIDATES, SIZES, rounds=1)
+    campaign = run(chosen, host, lambda _: None, doubtful=in_doubt(["none", "b"], ["none", None]), clock=host.clock)
+    assert host.ran == ["none", "a", "b", "b", "none", "none"]
+    groups = {result.name: len(result.rows[0].groups) for result in results(chosen, campaign)}
+    assert groups == {"none": 3, "a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(("plan", "runs"), [({"most": 4}, 3 + 3 * 2), ({"seconds": 45.0}, 3), ({"seconds": 55.0}, 5)])
+def test_doubt_ends_with_the_rounds_and_with_the_time(plan, runs):
+    host = Host()
+    run(
+        Plan(CANDIDATES, SIZES, rounds=1, **plan),
+        host,
+        lambda _: None,
+        doubtful=lambda _: ["none", "a"],
+        clock=host.clock,
+    )
+    assert len(host.ran) == runs
+
+
+def test_what_hangs_while_in_doubt_is_banned_and_ends_the_doubt():
+    host = Host({"b": ["healthy", "hang"]})
+    chosen = Plan(CANDIDATES, SIZES, rounds=1)
+    campaign = run(chosen, host, lambda _: None, doubtful=in_doubt(["none", "b"]), clock=host.clock)
+    assert results(chosen, campaign)[2].verdict == "hang"
 
 
 def test_time_that_is_over_ends_it_and_says_what_was_left_out():

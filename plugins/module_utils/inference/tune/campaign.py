@@ -18,17 +18,24 @@ from .shapes import Size
 Measure = Callable[[Candidate], Outcome]
 """Runs one fresh group of processes on all GPUs."""
 
+Doubtful = Callable[["Campaign"], Iterable[str | None]]
+"""Names what further groups could decide; None among them is nobody."""
+
 MeasurePair = Callable[[Pair], Outcome]
 """Runs one fresh group on two GPUs, with NCCL's own choice."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. ``pairs``: ``none``, ``classes`` (one pair of each link class) or ``all``; seconds in all."""
+    """What to measure. ``pairs``: ``none``, ``classes`` (one pair of each link class) or ``all``; seconds in all.
+
+    Every candidate gets ``rounds`` groups; those in doubt, and what they are compared with, up to ``most``.
+    """
 
     candidates: tuple[Candidate, ...]
     sizes: tuple[Size, ...]
     rounds: int = 2
+    most: int = 6
     seconds: float = 300.0
     pairs: str = "classes"
 
@@ -54,30 +61,65 @@ def order(candidates: Sequence[Candidate], count: int) -> Iterator[Candidate]:
 
 
 def run(
-    plan: Plan, measure: Measure, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    plan: Plan,
+    measure: Measure,
+    say: Callable[[str], None],
+    *,
+    doubtful: Doubtful = lambda _: [],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Campaign:
-    """Measure the candidates in rounds. A candidate that wasn't healthy once isn't run again.
+    """Measure the candidates in rounds, then those that ``doubtful`` names again while it names any.
 
-    Stops before a group that, as long as the longest so far, would end after ``plan.seconds``.
+    A candidate that wasn't healthy once isn't run again. Stops before a group that, as long as the longest so far,
+    would end after ``plan.seconds``.
     """
-    campaign, start, longest = Campaign(), clock(), 0.0
+    campaign, watch = Campaign(), _Watch(clock)
     for candidate in order(plan.candidates, plan.rounds):
-        before = campaign.of(candidate.name)
-        if any(outcome.verdict != "healthy" for outcome in before):
-            continue
-        spent = clock() - start
-        if before and spent + longest > plan.seconds:
-            campaign.left_out[candidate.name] = f"{len(before)} of {plan.rounds} rounds within {plan.seconds:.0f} s"
-            continue
-        if not before and spent > plan.seconds:
-            campaign.left_out[candidate.name] = f"not run: the {plan.seconds:.0f} s were over (--seconds)"
-            continue
-        outcome = measure(candidate)
-        longest = max(longest, clock() - start - spent)
-        campaign.outcomes.append((candidate.name, outcome))
-        say(f"{candidate.name}: {outcome.verdict}, {outcome.seconds:.0f} s{_figures(outcome)}")
-    campaign.seconds = clock() - start
+        _one(plan, campaign, candidate, measure, say=say, watch=watch)
+    for number in range(plan.rounds, plan.most):
+        names = {name for name in doubtful(campaign) if name is not None}
+        more = [candidate for candidate in plan.candidates if candidate.name in names]
+        if not more or watch.spent() + len(more) * watch.longest > plan.seconds:
+            break
+        say(f"in doubt, measured again: {', '.join(candidate.name for candidate in more)}")
+        for candidate in more if number % 2 == 0 else reversed(more):
+            _one(plan, campaign, candidate, measure, say=say, watch=watch)
+    campaign.seconds = watch.spent()
     return campaign
+
+
+class _Watch:
+    """How long it has taken so far, and the longest group."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._start, self.longest = clock, clock(), 0.0
+
+    def spent(self) -> float:
+        return self._clock() - self._start
+
+
+def _one(
+    plan: Plan,
+    campaign: Campaign,
+    candidate: Candidate,
+    measure: Measure,
+    *,
+    say: Callable[[str], None],
+    watch: _Watch,
+) -> None:
+    before, spent = campaign.of(candidate.name), watch.spent()
+    if any(outcome.verdict != "healthy" for outcome in before):
+        return
+    if before and spent + watch.longest > plan.seconds:
+        campaign.left_out[candidate.name] = f"{len(before)} of {plan.rounds} rounds within {plan.seconds:.0f} s"
+        return
+    if not before and spent > plan.seconds:
+        campaign.left_out[candidate.name] = f"not run: the {plan.seconds:.0f} s were over (--seconds)"
+        return
+    outcome = measure(candidate)
+    watch.longest = max(watch.longest, watch.spent() - spent)
+    campaign.outcomes.append((candidate.name, outcome))
+    say(f"{candidate.name}: {outcome.verdict}, {outcome.seconds:.0f} s{_figures(outcome)}")
 
 
 def _figures(outcome: Outcome) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
+from statistics import median, stdev
 from typing import Any, Literal
 
 from ..nccl.budget import Measured
@@ -26,12 +26,18 @@ GOAL = 0.03
 """How far from the best decode and from NCCL's own prefill the choice may be, both at once, as a share."""
 
 _TAIL = 0.1
+_QUARTER = 0.25
 
 Status = Literal["reference", "wins", "within-noise", "trade", "loses", "banned", "inconclusive"]
 
 
 class DecisionError(ValueError):
     """Figures that nothing can be decided from. The message says what is missing."""
+
+
+def _percentiles(times: Sequence[float], tail: float) -> tuple[float, float]:
+    ordered, last = sorted(times), len(times) - 1
+    return ordered[round(last * tail)], ordered[round(last * (1 - tail))]
 
 
 @dataclass(frozen=True)
@@ -55,20 +61,20 @@ class Row:
 
     def spread(self) -> tuple[float, float]:
         """Return the 10th and 90th percentile of all replays in us."""
-        ordered = sorted(us for group in self.groups for us in group)
-        last = len(ordered) - 1
-        return ordered[round(last * _TAIL)], ordered[round(last * (1 - _TAIL))]
+        return _percentiles([us for group in self.groups for us in group], _TAIL)
 
     @property
     def noise(self) -> float:
         """How far figures move without any change, as a share of the median: between groups and within them.
 
-        Between: the distance of the farthest medians. Within: half the distance of the percentiles, since a median of
-        many replays moves less than they do.
+        Between: twice the standard error of the groups' medians, so two groups count with their whole distance and
+        more groups tell more. Within: half the distance of a group's own quartiles, which for 15 replays is about
+        twice the standard error of their median and takes no notice of single stray ones.
         """
-        low, high = self.spread()
-        between = max(self.medians) - min(self.medians)
-        return max(between, (high - low) / 2) / self.median_us
+        medians = self.medians
+        between = 2 * stdev(medians) / math.sqrt(len(medians)) if len(medians) > 1 else 0.0
+        within = median((high - low) / 2 for low, high in (_percentiles(group, _QUARTER) for group in self.groups))
+        return max(between, within) / self.median_us
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form, with what follows from the replays."""
@@ -328,6 +334,11 @@ def _best(winners: Sequence[Standing]) -> Standing:
     return min(near, key=lambda standing: (len(standing.environment), _score(standing)))
 
 
+def in_doubt(decision: Decision) -> list[str]:
+    """Return the candidates that would win if the noise were no more than the floor: more groups would tell."""
+    return [s.name for s in decision.at("within-noise") if _score(s) < 1 - FLOOR]
+
+
 def _score(standing: Standing) -> float:
     return math.inf if standing.score is None else standing.score
 
@@ -336,19 +347,18 @@ def goal(decision: Decision) -> dict[str, Any] | None:
     """Return whether the choice is near the best in both phases at once, or None where nothing was chosen.
 
     ``decode`` and ``prefill`` are ratios: to the best decode of any healthy candidate, and to the reference's prefill,
-    each with ``met``: within :data:`GOAL`.
+    each with its ``noise`` and ``met``: within :data:`GOAL`, or what is beyond can't be told from noise.
     """
     chosen = decision.named(decision.chosen)
     if chosen is None or chosen.decode is None or chosen.prefill is None:
         return None
-    best = min(s.decode for s in decision.standings if s.decode is not None)
-    by = next(s.name for s in decision.standings if s.decode == best)
-    decode = chosen.decode / best
+    best = min((s for s in decision.standings if s.decode is not None), key=lambda s: s.decode or math.inf)
+    decode = chosen.decode / (best.decode or 1.0)
     return {
-        "decode": {"ratio": round(decode, 4), "to": by, "met": decode <= 1 + GOAL},
-        "prefill": {
-            "ratio": round(chosen.prefill, 4),
-            "to": decision.reference,
-            "met": chosen.prefill <= 1 + GOAL,
-        },
+        "decode": _goal(decode, best.name, max(chosen.decode_noise, best.decode_noise)),
+        "prefill": _goal(chosen.prefill, decision.reference, chosen.prefill_noise),
     }
+
+
+def _goal(ratio: float, to: str | None, noise: float) -> dict[str, Any]:
+    return {"ratio": round(ratio, 4), "to": to, "noise": round(noise, 4), "met": ratio <= 1 + max(GOAL, noise)}
