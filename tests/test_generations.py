@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference import generations, managed_files
+from inference import generations, managed_files, toolkit
 from inference.generations import PLACEHOLDER, Generation, GenerationError, Store
 from inference.managed_files import Entry
 
@@ -309,3 +309,65 @@ def test_running_believes_only_what_the_supervisor_wrote(tmp_path: Path, text: s
     if text is not None:
         (tmp_path / "kimi/state.json").write_text(text)
     assert generations.running("kimi", tmp_path) == expected
+
+
+# credentials, systemd's version, the toolkit
+
+
+def with_unit(root: Path, text: str) -> Generation:
+    entry = Entry(f"{root}/etc/sglang@kimi.service", content=text, **ME)
+    return Generation("kimi", "sglang@kimi.service", "r", "0.1.0-0123abcd", (entry,))
+
+
+@pytest.fixture
+def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(generations, "UNITS", tmp_path / "etc")
+    return tmp_path
+
+
+def test_credentials_are_the_files_that_the_unit_loads(units: Path):
+    text = "[Service]\nLoadCredential=api-key:/etc/inference/%i/api-key\n# LoadCredential=no:/x\nExecStart=/bin/true\n"
+    assert with_unit(units, text).credentials() == [Path("/etc/inference/kimi/api-key")]
+
+
+def test_only_a_credential_newer_than_the_process_is_stale(units: Path):
+    key = units / "key"
+    made = with_unit(units, f"LoadCredential=api-key:{key}\n")
+    assert generations.stale_credentials(made, 0.0) == []
+    key.write_text("x")
+    os.utime(key, (1000, 1000))
+    assert generations.stale_credentials(made, 999.0) == [str(key)]
+    assert generations.stale_credentials(made, 1001.0) == []
+
+
+def test_only_units_are_fitted_to_systemd_and_the_id_follows(units: Path):
+    made = with_unit(units, "[Service]\nRestartSteps=3\n")
+    other = replace(made, files=(*made.files, Entry("/x/supervisor.json", content="RestartSteps=3\n", **ME)))
+    old, new = other.for_systemd(252), other.for_systemd(254)
+    assert new == other
+    assert old.id != new.id
+    assert "needs systemd 254" in old.files[0].content
+    assert old.files[1].content == "RestartSteps=3\n"
+
+
+def test_a_promotion_removes_toolkits_that_no_generation_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pruned: list[set[str]] = []
+    monkeypatch.setattr(toolkit, "prune", pruned.append)
+    monkeypatch.setattr(toolkit, "STATE", str(tmp_path / "state"))
+    store = Store("kimi", tmp_path / "state")
+    for text, version in (("one", "a"), ("two", "b"), ("three", "c")):
+        store.promote(install(store, generation(tmp_path, text, toolkit=version)).id, {}, keep=0)
+    assert pruned == [{"a"}, {"a", "b"}, {"b", "c"}]
+    elsewhere = Store("other", tmp_path / "elsewhere")
+    elsewhere.promote(install(elsewhere, generation(tmp_path)).id, {}, keep=0)
+    assert len(pruned) == 3, "another root than the host's own says nothing of the host"
+
+
+def test_installed_instances_are_those_with_a_generation(tmp_path: Path, store: Store):
+    (tmp_path / "state/tuned").mkdir(parents=True)
+    assert generations.installed(tmp_path / "state") == []
+    install(store, generation(tmp_path))
+    assert generations.installed(tmp_path / "state") == ["kimi"]
+    assert store.removable() == sorted(Path(entry.path) for entry in generation(tmp_path).files)
+    store.forget()
+    assert generations.installed(tmp_path / "state") == []

@@ -6,6 +6,7 @@ They run in this process with a systemd that a test scripts; files are real, bel
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import grp
 import importlib.util
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 from test_weights import shard
 
@@ -27,7 +29,7 @@ import inference.instances
 import inference.kernel_settings
 import inference.toolkit
 import inference.weights  # noqa: F401 - the modules import the domain under Ansible's name for it
-from inference import generations, kernel_settings, managed_files, systemd
+from inference import generations, host_plan, kernel_settings, managed_files, placement, systemd
 from inference.generations import Generation, Store
 from inference.managed_files import Entry
 from inference.systemd import SystemdError, UnitState
@@ -35,7 +37,7 @@ from inference.systemd import SystemdError, UnitState
 ROOT = Path(__file__).resolve().parent.parent
 ME = {"owner": getpass.getuser(), "group": grp.getgrgid(os.getgid()).gr_name}
 UNIT = "sglang@kimi.service"
-MODULES = ("service_generation", "service_control", "smoke_test", "model_weights", "kernel_settings")
+MODULES = ("service_plan", "service_generation", "service_control", "smoke_test", "model_weights", "kernel_settings")
 
 Result = dict[str, Any]
 Run = Callable[..., Result]
@@ -59,6 +61,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def call(module: ModuleType, *, check: bool = False, **arguments: Any) -> Result:
         capsys.readouterr()
+        warnings._global_warnings.clear()  # a module's own process begins without any
         with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit) as ended:
             module.main()
         return {**json.loads(capsys.readouterr().out), "rc": ended.value.code}
@@ -94,6 +97,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Systemd:
         monkeypatch.setattr(systemd, name, getattr(made, name))
     monkeypatch.setattr(systemd, "enabled", lambda _: made.enabled)
     monkeypatch.setattr(systemd, "verify", lambda *_: made.complaints)
+    monkeypatch.setattr(systemd, "version", lambda: 252)
     monkeypatch.setattr(systemd, "journal", lambda *_: ["the last line"])
     return made
 
@@ -105,6 +109,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(generations, "STATE_ROOT", tmp_path / "state")
     monkeypatch.setattr(generations, "RUNTIME_ROOT", tmp_path / "run")
     monkeypatch.setattr(generations, "SETTINGS_ROOT", tmp_path / "etc/inference")
+    monkeypatch.setattr(generations, "UNITS", tmp_path / "etc/systemd")
     if os.getuid():
         monkeypatch.setattr(managed_files, "_own", lambda path, entry: path.chmod(entry.mode))
     return tmp_path
@@ -250,7 +255,13 @@ def test_a_replaced_unit_that_is_gone_already_is_left_alone(host: Path, fake: Sy
     ],
 )
 def test_the_action_follows_from_what_runs(unit: UnitState, running: str | None, expected: str):
-    assert GENERATION.action(unit, running, "same") == expected
+    assert GENERATION.action(unit, running, "same", []) == expected
+
+
+def test_a_replaced_key_restarts_what_serves_and_no_more():
+    serving = state("active", "running")
+    assert GENERATION.action(serving, "same", "same", ["/etc/inference/kimi/api-key"]) == "restart"
+    assert GENERATION.action(state("failed"), "same", "same", ["/etc/inference/kimi/api-key"]) == "start"
 
 
 def test_restore_installs_the_last_good_generation(host: Path, fake: Systemd, run: Run):
@@ -318,6 +329,166 @@ def test_the_hosts_own_systemd_checks_unit_and_drop_ins(line: str, said: str):
     complaints = GENERATION.complaints(Generation("a", "x@a.service", "r", "t", entries))
     assert bool(complaints) is bool(said)
     assert said in "".join(complaints)
+
+
+# what changed by hand, keys, going back, removal
+
+
+def unit_files(host: Path, text: str, unit: str = UNIT) -> Result:
+    given = wanted(host, unit=unit)
+    (host / "etc/systemd").mkdir(exist_ok=True)
+    given["files"].append({"path": f"{host}/etc/systemd/{unit}", "content": text, **ME})
+    return given
+
+
+def test_a_change_by_hand_is_said_shown_and_put_back(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    (host / f"etc/{UNIT}").write_text("by hand\n")
+    for check in (True, False):
+        result = run(GENERATION, check=check, **wanted(host))
+        (warning,) = (entry["event"]["msg"] for entry in result["warnings"])
+        assert f"{host}/etc/{UNIT}" in warning
+        assert ("to be put back" in warning) is check
+        assert "by hand" in result["diff"][0]["before"]
+        assert result["drift"] == [f"{host}/etc/{UNIT}"]
+    assert (host / f"etc/{UNIT}").read_text() == "one\n"
+    assert "warnings" not in run(GENERATION, **wanted(host))
+
+
+def test_what_a_killed_run_wrote_already_was_not_changed_by_hand(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    (host / f"etc/{UNIT}").write_text("two\n")
+    result = run(GENERATION, **wanted(host, "two"))
+    assert (result["drift"], "warnings" in result) == ([], False)
+
+
+def test_drop_ins_of_others_are_named_and_left_alone(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    fake.states = [dataclasses.replace(state("active"), drop_ins=(f"{host}/etc/{UNIT}", "/etc/local/90-mine.conf"))]
+    assert run(GENERATION, instance="kimi", operation="status")["local"] == ["/etc/local/90-mine.conf"]
+
+
+def test_directives_that_the_hosts_systemd_does_not_know_are_left_out(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **unit_files(host, "[Service]\nRestartSec=5\nRestartSteps=3\n"))
+    text = (host / f"etc/systemd/{UNIT}").read_text()
+    assert text == "[Service]\nRestartSec=5\n# RestartSteps= needs systemd 254; this host has 252\n"
+
+
+def keyed(host: Path) -> Result:
+    (host / "key").write_text("secret")
+    return unit_files(host, f"[Service]\nLoadCredential=api-key:{host}/key\n")
+
+
+def test_a_key_that_was_replaced_restarts_the_service_once(host: Path, fake: Systemd, run: Run):
+    first = run(GENERATION, **keyed(host))
+    runs(host, first["generation"])
+    written = (host / "key").stat().st_mtime
+    fake.states = [dataclasses.replace(state("active"), started=written + 1)]
+    assert run(GENERATION, **keyed(host))["action"] == "none" or written == 0
+    os.utime(host / "key", (written + 2, written + 2))
+    result = run(GENERATION, instance="kimi", operation="status")
+    assert (result["action"], result["stale_credentials"]) == ("restart", [f"{host}/key"])
+    fake.states = [dataclasses.replace(state("active"), started=written + 3)]
+    assert run(GENERATION, instance="kimi", operation="status")["action"] == "none"
+    assert "secret" not in json.dumps(result)
+
+
+def test_a_generation_whose_key_is_gone_is_refused_before_anything_changes(host: Path, fake: Systemd, run: Run):
+    kept = run(GENERATION, **keyed(host))["generation"]
+    now = run(GENERATION, **wanted(host))["generation"]
+    (host / "key").unlink()
+    fake.told = []
+    for check in (True, False):
+        result = run(GENERATION, check=check, instance="kimi", operation="restore", generation=kept)
+        assert f"needs {host}/key" in result["msg"]
+    assert Store("kimi").current() == now
+    assert fake.told == []
+    assert run(GENERATION, check=True, **unit_files(host, f"LoadCredential=a:{host}/key\n"))["rc"] == 0
+
+
+def test_a_restore_is_checked_in_a_rehearsal_too(host: Path, fake: Systemd, run: Run):
+    kept = run(GENERATION, **wanted(host))["generation"]
+    run(GENERATION, **wanted(host, "two"))
+    fake.complaints = ["Unknown key"]
+    result = run(GENERATION, check=True, instance="kimi", operation="restore", generation=kept)
+    assert (result["rc"], "Unknown key" in result["msg"]) == (1, True)
+    assert "no generation 0123" in run(
+        GENERATION, check=True, instance="kimi", operation="restore", generation="0123"
+    )["msg"]  # fmt: skip
+
+
+def test_an_instance_is_removed_whole_and_its_neighbour_is_not(host: Path, fake: Systemd, run: Run):
+    run(GENERATION, **wanted(host))
+    run(GENERATION, **wanted(host, "two"))
+    neighbour = wanted(host, unit="sglang@glm.service") | {"instance": "glm"}
+    neighbour["files"][1]["path"] = f"{host}/etc/inference/glm/supervisor.json"
+    run(GENERATION, **neighbour)
+    (host / "etc/inference/kimi/api-key").write_text("secret")
+    runs(host, "x")
+    fake.states, fake.told = [state("active", "running")], []
+    assert run(GENERATION, check=True, instance="kimi", operation="remove")["changed"] is True
+    assert fake.told == []
+    assert run(GENERATION, instance="kimi", operation="remove")["changed"] is True
+    assert fake.told == [f"disable --now --quiet {UNIT}", "daemon-reload", f"reset-failed {UNIT}"]
+    gone = [f"etc/{UNIT}", "etc/inference/kimi", "state/kimi", "run/kimi"]
+    assert [path for path in gone if (host / path).exists()] == []
+    assert (host / "etc/sglang@glm.service").exists()
+    assert generations.installed() == ["glm"]
+    fake.told = []
+    assert run(GENERATION, instance="kimi", operation="remove")["changed"] is False
+    assert fake.told == []
+
+
+# service_plan
+
+PLAN = load("service_plan")
+ASKED = {"engine": "sglang", "variant": "cu130", "release": "/nowhere"}
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = placement.Machine((0, 0, 0, 0, 1, 1, 1, 1), (), {0: "0-63", 1: "64-127"})
+    monkeypatch.setattr(host_plan, "_machine", lambda *_: machine)
+    monkeypatch.setattr(host_plan, "architecture", lambda: "sm120")
+    monkeypatch.setattr(host_plan, "_toolkits", lambda *_: ())
+
+
+def four(name: str, port: int, **more: Any) -> Result:
+    return {"name": name, "model": "m", "port": port, "tensor_parallel_size": 4, **more}
+
+
+@pytest.mark.usefixtures("eight")
+def test_a_plan_says_where_each_instance_runs(host: Path, fake: Systemd, run: Run):
+    result = run(PLAN, **ASKED, instances=[four("a", 30000), four("b", 30001)])
+    assert {name: one["cpus"] for name, one in result["instances"].items()} == {"a": "0-63", "b": "64-127"}
+    assert (result["changed"], result["architecture"], result["removed"]) == (False, "sm120", [])
+    assert [f["id"] for f in result["findings"]] == ["cuda-toolkit-missing"]
+    check_returned(PLAN, result, also=["findings"])
+
+
+@pytest.mark.usefixtures("eight")
+def test_a_plan_that_cannot_be_is_refused_with_all_reasons(host: Path, fake: Systemd, run: Run):
+    both = [four("a", 30000, gpus=[0, 1, 2, 3]), four("a", 30000, gpus=[3, 4, 5, 6])]
+    result = run(PLAN, **ASKED, instances=both)
+    assert result["rc"] == 1
+    assert [word in result["msg"] for word in ("share a name", "share a port", "share a GPU", "nothing was changed")]
+    assert sum(f["id"] == "instance-overlap" for f in result["findings"]) == 3
+
+
+@pytest.mark.usefixtures("eight")
+def test_an_instance_that_left_the_inventory_is_reported_and_its_claims_count(host: Path, fake: Systemd, run: Run):
+    old = wanted(host)
+    old["files"][1]["content"] = json.dumps({"port": 30000})
+    run(GENERATION, **old)
+    fake.states = [state("active", "running")]
+    result = run(PLAN, **ASKED, instances=[four("renamed", 30001)])
+    assert result["removed"] == [{"name": "kimi", "unit": UNIT, "active": "active", "enabled": True}]
+    assert [f["level"] for f in result["findings"] if f["id"] == "instance-removed"] == ["warning"]
+    taken = run(PLAN, **ASKED, instances=[four("renamed", 30000)])
+    assert (taken["rc"], f"{UNIT}, which is not in the inventory" in taken["msg"]) == (1, True)
+    pruned = run(PLAN, **ASKED, instances=[four("renamed", 30000)], prune=True)
+    assert pruned["rc"] == 0
+    assert [f["level"] for f in pruned["findings"] if f["id"] == "instance-removed"] == ["info"]
 
 
 # service_control
@@ -440,6 +611,23 @@ def test_a_start_that_takes_too_long_is_stopped(host: Path, fake: Systemd, run: 
     result = control(run, "started", timeout=0)
     assert "did not become ready" in result["msg"]
     assert fake.told[-1] == f"stop {UNIT}"
+
+
+def test_a_start_that_outlasts_patience_is_handed_back_and_followed(host: Path, fake: Systemd, run: Run):
+    loading = state("activating", "start", status="loading weights, 3 s")
+    fake.states = [state("inactive", "dead"), state("inactive", "dead"), loading]
+    result = control(run, "started", patience=1)
+    assert (result["rc"], result["settled"], result["status"]) == (0, False, "loading weights, 3 s")
+    fake.told, fake.states = [], [loading, state("active", "running", status="serving")]
+    after = control(run, "followed", since=result["since"])
+    assert (after["settled"], after["active"], fake.told) == (True, "active", [])
+    assert after["phases"][0]["seconds"] >= 1
+
+
+def test_a_start_that_is_followed_too_long_is_stopped(host: Path, fake: Systemd, run: Run):
+    fake.states = [state("activating", "start", status="slow")]
+    result = control(run, "followed", since=1.0, timeout=5, patience=1)
+    assert (result["rc"], fake.told) == (1, [f"stop {UNIT}"])
 
 
 def test_a_unit_that_is_not_there_is_named(host: Path, fake: Systemd, run: Run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,8 @@ MainPID=42
 NRestarts=3
 ExecMainCode=2
 ExecMainStatus=9
+ExecMainStartTimestampMonotonic=12500000
+DropInPaths=/etc/systemd/system/x@a.service.d/10.conf /run/x.d/20.conf
 Job=77''')
 """
 
@@ -200,12 +203,15 @@ def test_a_units_state_is_read_whole(programs: Path):
     assert state.status == "loading weights, 12 s = a while"
     assert (state.main_pid, state.restarts, state.exit_code, state.job) == (42, 3, "killed 9", 77)
     assert not state.serving
+    assert state.drop_ins == ("/etc/systemd/system/x@a.service.d/10.conf", "/run/x.d/20.conf")
+    assert abs(state.started - (time.time() - time.monotonic() + 12.5)) < 1
 
 
 def test_what_systemd_leaves_out_is_empty(programs: Path):
     program(programs, "systemctl", "print('LoadState=not-found\\nActiveState=inactive\\nMainPID=')")
     state = systemd.unit_state("x@a.service")
     assert (state.load, state.main_pid, state.restarts, state.exit_code, state.job) == ("not-found", 0, 0, "", 0)
+    assert (state.started, state.drop_ins) == (0.0, ())
 
 
 def test_only_active_is_serving():

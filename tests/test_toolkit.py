@@ -53,3 +53,27 @@ def test_the_version_changes_with_any_name_or_content():
 
 def test_the_version_does_not_change_with_the_order():
     assert toolkit.version({"a": "1", "b": "2"}) == toolkit.version({"b": "2", "a": "1"})
+
+
+def test_versions_that_no_generation_names_are_removed(tmp_path: Path):
+    for name in ("0.1.0-0123abcd", "0.1.0-ffffffff", "1.2.3rc1-00000000", "mine", "0.1.0-short"):
+        (tmp_path / name / "scripts").mkdir(parents=True)
+    (tmp_path / "0.1.0-eeeeeeee").write_text("a file")
+    assert toolkit.prune({"0.1.0-0123abcd"}, tmp_path) == ["0.1.0-ffffffff", "1.2.3rc1-00000000"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0.1.0-0123abcd",
+        "0.1.0-eeeeeeee",
+        "0.1.0-short",
+        "mine",
+    ]
+    assert toolkit.prune({"0.1.0-0123abcd"}, tmp_path) == []
+
+
+def test_nothing_is_removed_while_nothing_is_known_to_be_in_use(tmp_path: Path):
+    (tmp_path / "0.1.0-0123abcd").mkdir()
+    assert toolkit.prune(set(), tmp_path) == []
+    assert (tmp_path / "0.1.0-0123abcd").is_dir()
+
+
+def test_a_version_is_named_so_that_pruning_knows_it(content: dict[str, str]):
+    assert toolkit.VERSION.fullmatch(toolkit.version(content))

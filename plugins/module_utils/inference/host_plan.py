@@ -321,8 +321,13 @@ def _nccl(request: Request, instance: Mapping[str, Any], host: Host, findings: l
         judged = [environment, None] if chosen else [environment]  # with what is put on top, and the document itself
         reports = [validate(document, fingerprint, driver, host.nccl_version, environment=one) for one in judged]
         found = dict.fromkeys(finding for report in reports for finding in report.findings)
-        findings += [_of_measurement(one, where, path) for one in found if chosen or one.id == "tune-banned"]
+        findings += [_of_measurement(one, where, path) for one in found if _counts(one, chosen=chosen)]
     return {"profile": profile, "environment": environment}
+
+
+def _counts(finding: Finding, *, chosen: bool) -> bool:
+    """Say whether a finding matters: a ban always, all else of a document only where the instance runs by it."""
+    return finding.id == "tune-banned" or (chosen and finding.level != "info")
 
 
 def _of_measurement(finding: Finding, where: str, path: str) -> Finding:
