@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof of engagement: a running engine that is what was meant, and each way in which it is not."""
+
+import json
+import re
+import socket
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from inference import proof
+from inference.findings import Finding, NotChecked
+from inference.generations import Generation
+from inference.managed_files import Entry
+from inference.proof import answer, gather, journal, meant, process
+from inference.proof.checks import Case, ModuleFile, Nccl, check, same
+
+FIXTURES = Path(__file__).parent / "fixtures"
+RELEASE = "sglang-0.5.23-abc"
+PACKAGES = f"/opt/inference/releases/{RELEASE}/venv/lib/python3.12/site-packages"
+PYTHON = f"/opt/inference/releases/{RELEASE}/venv/bin/python"
+COMMAND = (
+    *(PYTHON, "-m", "sglang.launch_server", "--model-path", "/srv/models/kimi", "--tp-size", "8"),
+    *("--attention-backend", "flashinfer", "--disable-custom-all-reduce", "--enable-mscclpp"),
+)
+UNIT = "sglang@kimi.service"
+DROPINS = f"/etc/systemd/system/{UNIT}.d"
+RECORD = {
+    "name": RELEASE,
+    "version": "0.5.23",
+    "interpreter": {"real_path": "/usr/bin/python3.12"},
+    "packages": {"sglang": "0.5.23", "nvidia-nccl-cu13": "2.28.9"},
+    "patches": [{"id": "P02", "state": "applied"}, {"id": "P01", "state": "applies"}],
+}
+SETTINGS = {"engine": "sglang", "host": "127.0.0.1", "port": 30000}
+ENVIRONMENT = {"NCCL_P2P_LEVEL": "SYS", "NCCL_MAX_NCHANNELS": "16", "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"}
+INFO = {
+    "version": "0.5.23", "model_path": "/srv/models/kimi", "attention_backend": "flashinfer",
+    "tp_size": 8, "disable_custom_all_reduce": True,
+    "enable_mscclpp": True, "api_key": "hunter2", "sampling_backend": "flashinfer",
+}  # fmt: skip
+
+
+def generation(command=COMMAND, settings=SETTINGS):
+    nccl = "[Service]\nEnvironment=NCCL_P2P_LEVEL=SYS\nEnvironment=NCCL_MAX_NCHANNELS=16\n"
+    settings_file = json.dumps(settings)
+    exec_start = "/usr/bin/python3 -I /x/supervisor --settings /etc/inference/%i/supervisor.json -- " + " ".join(
+        command
+    )
+    started = f"[Service]\nExecStart={exec_start}\nEnvironment=HF_HUB_OFFLINE=1 PATH=/usr/bin\n"
+    return Generation(
+        "kimi", UNIT, RELEASE, "1.0",
+        (
+            Entry(f"{DROPINS}/20-nccl.conf", content=nccl),
+            Entry(f"{DROPINS}/10-command.conf", content=started),
+            Entry(f"/etc/systemd/system/{UNIT}", content="[Service]\nType=notify\nEnvironment=HF_HUB_OFFLINE=0\n"),
+            Entry("/etc/inference/kimi/supervisor.json", content=settings_file),
+        ),
+    )  # fmt: skip
+
+
+MEANT = meant.read(generation(), RECORD)
+
+
+def running(**changes):
+    facts = {
+        "pid": 42, "exe": "/usr/bin/python3.12", "command": COMMAND, "environment": dict(ENVIRONMENT), "whole": True,
+        "started": 1000.0, "mapped": (f"{PACKAGES}/torch/lib/libtorch.so", f"{PACKAGES}/nvidia/nccl/lib/libnccl.so.2"),
+    }  # fmt: skip
+    return process.Process(**{**facts, **changes})
+
+
+SUPERVISOR = running(pid=41, command=("/usr/bin/python3", "-I", "/x/supervisor", "--", *COMMAND), mapped=())
+LINES = ("[2026-11-30 04:55:07 TP0] sglang is using nccl==2.28.9", "Created MSCCL++ communicator: group=tp")
+
+
+def case(**changes):
+    facts = {
+        "meant": MEANT,
+        "started_with": MEANT.generation,
+        "main": running(),
+        "supervisor": SUPERVISOR,
+        "info": INFO,
+        "journal": journal.parse(LINES),
+        "modules": [ModuleFile("venv/x.py", "aa", "aa", 900.0)],
+        "nccl": Nccl(f"{PACKAGES}/nvidia/nccl/lib/libnccl.so.2", "2.28.9", "its package"),
+    }
+    return Case(**{**facts, **changes})
+
+
+def found(given):
+    return {(entry.id, entry.level) for entry in check(given) if isinstance(entry, Finding)}
+
+
+def skipped(given):
+    return {entry.id for entry in check(given) if isinstance(entry, NotChecked)}
+
+
+def test_what_runs_as_meant_is_proved():
+    result = proof.prove(case())
+    assert result["ok"] is True
+    assert result["findings"] == []
+    assert {entry["id"] for entry in result["not_checked"]} == {"nccl-transport", "nccl-channels", "nccl-protocol"}
+    assert result["facts"]["nccl"]["operator"] == MEANT.nccl
+    assert result["facts"]["release"]["applied"] == ["P02"]
+    assert "hunter2" not in json.dumps(result)
+    assert proof.line(result).startswith(f"{UNIT}: proved (sglang 0.5.23, attention flashinfer")
+
+
+def with_environment(**changes):
+    environment = {name: value for name, value in {**ENVIRONMENT, **changes}.items() if value is not None}
+    return {"main": running(environment=environment)}
+
+
+WRONG = [
+    ({"main": None}, "proof-no-process", "unknown"),
+    ({"started_with": "other"}, "proof-generation", "critical"),
+    ({"supervisor": replace(SUPERVISOR, command=("python3", "--", *COMMAND[:-1]))}, "proof-command", "critical"),
+    ({"main": running(exe="/usr/bin/python3.11")}, "proof-release", "critical"),
+    ({"main": running(exe="/usr/bin/python3.12 (deleted)")}, "proof-replaced-code", "warning"),
+    ({"main": running(mapped=("/usr/lib/python3/dist-packages/numpy/x.so",))}, "proof-foreign-code", "critical"),
+    ({"main": running(mapped=(f"{PACKAGES}/torch/libtorch.so (deleted)",))}, "proof-replaced-code", "critical"),
+    ({"modules": [ModuleFile("venv/x.py", "bb", "aa", 900.0)]}, "proof-patched-file", "critical"),
+    ({"modules": [ModuleFile("venv/x.py", "aa", "aa", 1100.0)]}, "proof-replaced-code", "critical"),
+    (with_environment(NCCL_P2P_LEVEL="PHB"), "proof-environment", "critical"),
+    (with_environment(NCCL_P2P_LEVEL=None), "proof-environment", "critical"),
+    (with_environment(NCCL_PROTO="Simple"), "proof-extra-variable", "warning"),
+    (with_environment(LD_PRELOAD="/x.so"), "proof-extra-variable", "critical"),
+    ({"info": {**INFO, "version": "0.5.22"}}, "proof-version", "critical"),
+    ({"info": {**INFO, "attention_backend": "triton"}}, "proof-option", "critical"),
+    ({"info": {**INFO, "disable_custom_all_reduce": False}}, "proof-option", "critical"),
+    ({"info": {**INFO, "tp_size": 4}}, "proof-option", "critical"),
+    ({"journal": journal.parse([*LINES[:1], "PyMscclpp is unavailable because"])}, "proof-fallback", "critical"),
+    (
+        {"journal": journal.parse([*LINES, "KimiForX has no SGLang implementation, falling back to Transformers x"])},
+        "proof-fallback",
+        "critical",
+    ),
+    ({"journal": journal.parse([*LINES, "x is missing, falling back to Triton"])}, "proof-fallback-line", "warning"),
+    ({"nccl": Nccl("/usr/lib/libnccl.so.2", "2.28.9", "the library itself")}, "proof-nccl-library", "critical"),
+    ({"nccl": Nccl(f"{PACKAGES}/nvidia/nccl/lib/libnccl.so.2", "2.29.3", "x")}, "proof-nccl-version", "critical"),
+    ({"journal": journal.parse([LINES[0].replace("2.28.9", "2.27.7"), LINES[1]])}, "proof-nccl-version", "critical"),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule", "level"), WRONG)
+def test_each_difference_is_found(changes, rule, level):
+    given = case(**changes)
+    assert found(given) == {(rule, level)}
+    result = proof.prove(given)
+    assert result["ok"] is (level == "warning")
+    assert ("NOT what was meant" in proof.line(result)) is (level != "warning")
+
+
+UNKNOWN = [
+    ({"started_with": None}, "proof-generation"),
+    ({"main": running(command=()), "supervisor": None}, None),
+    ({"main": running(exe=None)}, "proof-release"),
+    ({"main": running(mapped=None)}, "proof-foreign-code"),
+    ({"modules": [ModuleFile("venv/x.py", None, "aa", None)]}, "proof-patched-file"),
+    ({"main": running(environment=None), "supervisor": replace(SUPERVISOR, environment=None)}, "proof-environment"),
+    ({"info": None, "journal": None}, "proof-option"),
+    ({"info": None, "journal": None}, "proof-version"),
+    ({"journal": None}, "proof-fallback"),
+    ({"journal": journal.parse(LINES[:1])}, "proof-fallback"),
+    ({"nccl": None}, "proof-nccl-library"),
+    ({"info": {"version": "0.5.23"}}, "proof-option"),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule"), UNKNOWN)
+def test_what_cannot_be_read_is_not_checked_and_fails_nothing(changes, rule):
+    given = case(**changes)
+    if rule is None:  # an empty command line is a difference, not a lack of knowledge
+        assert ("proof-command", "critical") in found(given)
+        return
+    assert rule in skipped(given)
+    assert proof.prove(given)["ok"] is True
+
+
+def test_a_title_that_overwrote_the_environment_is_no_difference():
+    """A title takes the beginning of the environment: the supervisor's, which it handed on, still has it."""
+    torn = running(environment={"PATH": "/usr/bin"}, whole=False, command=("vllm::api",))
+    assert found(case(main=torn)) == set()
+    assert ("proof-environment", "critical") in found(case(main=replace(torn, whole=True)))
+
+
+def test_the_engine_s_own_settings_are_told_apart():
+    child = running(pid=43, environment={**ENVIRONMENT, "NCCL_CUMEM_ENABLE": "0"}, whole=False)
+    facts = proof.prove(case(children=[child]))["facts"]["nccl"]
+    assert facts["operator"] == MEANT.nccl
+    assert facts["engine"] == {"NCCL_CUMEM_ENABLE": "0"}
+
+
+def test_the_file_of_a_stranger_is_named_and_secrets_are_not_shown():
+    given = case(**with_environment(NCCL_P2P_LEVEL="PHB", SGLANG_API_KEY="hunter2"))
+    given.strangers = {"NCCL_P2P_LEVEL": f"{DROPINS}/90-local.conf"}
+    text = json.dumps(proof.prove(given))
+    assert "90-local.conf" in text
+    assert "SGLANG_API_KEY" in text
+    assert "hunter2" not in text
+
+
+def test_a_command_line_with_a_key_does_not_show_it():
+    words = ("python3", "--", *COMMAND, "--api-key", "hunter2", "--context-length", "4096")
+    given = case(supervisor=replace(SUPERVISOR, command=words))
+    result = proof.prove(given)
+    (finding,) = result["findings"]
+    assert finding["seen"] == "--api-key ... --context-length 4096"
+    assert "hunter2" not in json.dumps(result)
+
+
+# NCCL's own log
+
+REAL_LOG = (FIXTURES / "nccl" / "shm_latency_settings.log").read_text()
+LATENCY = {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_MAX_NCHANNELS": "16", "NCCL_BUFFSIZE": "16777216"}
+
+
+def of_profile(**settings):
+    return replace(MEANT, environment={**ENVIRONMENT, **settings})
+
+
+def test_nccl_s_log_in_the_journal_is_compared_with_the_profile():
+    environment = {**ENVIRONMENT, **LATENCY}
+    given = case(
+        meant=of_profile(**LATENCY), main=running(environment=environment),
+        journal=journal.parse([*LINES, *REAL_LOG.splitlines()]),
+    )  # fmt: skip
+    rules = found(given)
+    assert ("nccl-bound-without-effect", "info") in rules  # 4 channels: MAX_NCHANNELS=16 bounded nothing
+    assert ("nccl-transport", "critical") in rules  # P2P_LEVEL=SYS was asked for, shared memory runs
+    result = proof.prove(given)
+    assert result["ok"] is False
+    assert result["facts"]["nccl"]["log"]["channels"] == [4]
+    assert "SHM, channels 4" in proof.line(result)
+
+
+# the parts
+
+
+def test_the_generation_says_what_is_meant():
+    assert MEANT.command == COMMAND
+    assert dict(MEANT.environment) == ENVIRONMENT
+    assert MEANT.options == {
+        "model_path": "/srv/models/kimi", "tp_size": "8", "attention_backend": "flashinfer",
+        "disable_custom_all_reduce": True, "enable_mscclpp": True,
+    }  # fmt: skip
+    assert meant.options_of(["--a=1", "--b", "x", "y", "--a", "2"]) == {"a": "2", "b": ("x", "y")}
+
+
+@pytest.mark.parametrize(
+    "broken", [generation(settings={"engine": "sglang"}), replace(generation(), files=()), generation(settings=[])]
+)
+def test_a_generation_that_says_nothing_is_an_error(broken):
+    with pytest.raises(meant.MeantError):
+        meant.read(broken)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "equal"),
+    [
+        ("flashinfer", "FLASHINFER", True), ("bfloat16", "torch.bfloat16", True), ("triton", "flashinfer", False),
+        ("8", 8, True), ("0.90", 0.9, True), ("8", 4, False), (True, True, True), (True, False, False),
+        ("kimi", ["kimi"], True), (("1", "2"), [1, 2], True), ("1", [1, 2], False), ("x", None, False),
+        ('{"a": 1}', {"a": 1}, True), ("true", True, True),
+    ],
+)  # fmt: skip
+def test_values_are_compared_as_both_sides_write_them(asked, told, equal):
+    assert same(asked, told) is equal
+
+
+def test_a_process_is_read_from_proc(tmp_path):
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (tmp_path / "stat").write_text("cpu 1 2\nbtime 1700000000\n")
+    (folder / "cmdline").write_bytes(b"python\0-m\0sglang.launch_server\0")
+    (folder / "environ").write_bytes(b"\0\0\0NCCL_PROTO=LL\0PATH=/bin\0")
+    (folder / "stat").write_text("7 (a b) c) S 1 " + "0 " * 17 + "500 0 0")
+    (folder / "maps").write_text(
+        f"7f00-7f01 r-xp 0000 08:01 12 {' ' * 20}{PACKAGES}/torch/lib/libtorch.so\n"
+        "7f02-7f03 rw-p 0000 00:00 0 \n7f04-7f05 rw-p 0000 00:01 9 /dev/shm/nccl-x\n"
+        "7f06-7f07 r-xp 0000 08:01 13 /a/libx.so (deleted)\n"
+    )
+    (folder / "exe").symlink_to("/usr/bin/python3.12")
+    seen = process.read(7, str(tmp_path))
+    assert seen.command == ("python", "-m", "sglang.launch_server")
+    assert (seen.environment, seen.whole) == ({"NCCL_PROTO": "LL", "PATH": "/bin"}, False)
+    assert seen.started == pytest.approx(1700000005.0)
+    assert seen.packages == [PACKAGES]
+    assert seen.replaced == ["/a/libx.so"]
+    assert process.read(8, str(tmp_path)) is None
+    assert process.library([seen], "libtorch") == (7, f"{PACKAGES}/torch/lib/libtorch.so")
+    assert process.library([seen], "libnccl") is None
+
+
+def test_this_very_process_can_be_read():
+    import os
+
+    seen = process.read(os.getpid())
+    assert seen.whole
+    assert seen.environment["PATH"]
+    assert abs(seen.started - Path(f"/proc/{os.getpid()}").stat().st_mtime) < 5
+
+
+def test_vllm_s_own_lines_are_understood():
+    told = journal.parse(
+        [
+            "(EngineCore pid=1) INFO 11-30 10:00:05 [core.py:140] Initializing a V1 LLM engine (v0.33.0) with config: "
+            "model='/m', dtype=torch.bfloat16, max_seq_len=4096, tensor_parallel_size=8, "
+            "disable_custom_all_reduce=True, quantization=None, kv_cache_dtype=auto",
+            "(W pid=2) INFO 11-30 10:00:05 [cuda.py:448] Using AttentionBackendEnum.FLASHINFER backend.",
+            "(W pid=2) INFO 11-30 10:00:05 [fp8.py:1] Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential",
+            "(W pid=2) INFO 11-30 10:00:05 [x.py:1] Using FlashInfer for top-p & top-k sampling.",
+        ]
+    )
+    assert told.told == {
+        "version": ["0.33.0"], "attention_backend": ["FLASHINFER"], "moe_backend": ["FLASHINFER_CUTLASS"],
+        "sampling_backend": ["FlashInfer"],
+    }  # fmt: skip
+    assert told.settings["max_model_len"] == "4096"
+    assert told.settings["quantization"] is None
+    vllm = replace(
+        MEANT, engine="vllm", record={**RECORD, "version": "0.33.0"},
+        command=("python", "--attention-backend", "FLASHINFER", "--tensor-parallel-size", "8", "--max-model-len=4096"),
+    )  # fmt: skip
+    words = ("python3", "--", *vllm.command)
+    given = case(meant=vllm, info={"version": "0.33.0"}, journal=told, supervisor=replace(SUPERVISOR, command=words))
+    assert found(given) == set()
+    triton = replace(told, told={**told.told, "attention_backend": ["TRITON_ATTN"]})
+    assert found(replace(given, journal=triton)) == {("proof-option", "critical")}
+
+
+def test_real_logs_of_healthy_engines_speak_of_no_fallback():
+    for name in ("healthy_sglang_0.5.16_start_serve_stop.log", "healthy_vllm_0.33.0_start.log"):
+        parsed = journal.parse((FIXTURES / "reports" / name).read_text().splitlines())
+        assert parsed.told["nccl_version"] == ["2.28.9"]
+        assert (parsed.fallbacks, parsed.off) == ([], {})
+
+
+def test_a_fused_all_reduce_that_is_none_is_not_asked_for():
+    fused = next(f for f in journal.FEATURES if "fused" in f.name)
+    assert journal.asked_for(fused, {"flashinfer_allreduce_fusion_backend": "none"}, {}) is None
+    assert journal.asked_for(fused, {"enable_flashinfer_allreduce_fusion": True}, {})
+
+
+class _Engine(BaseHTTPRequestHandler):
+    def do_GET(self):
+        allowed = self.headers.get("Authorization") == "Bearer k"
+        known = {"/get_server_info": b'{"version": "0.5.9"}', "/list": b"[]"}.get(self.path)
+        self.send_response(401 if not allowed else 200 if known else 404)
+        self.end_headers()
+        self.wfile.write(known or b"")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_engine_is_asked_by_its_new_path_then_by_the_old_one():
+    server = HTTPServer(("127.0.0.1", 0), _Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    try:
+        assert answer.ask("sglang", answer.getter("0.0.0.0", port, "k")) == ({"version": "0.5.9"}, "")
+        assert answer.ask("sglang", answer.getter("127.0.0.1", port)) == (None, "/get_server_info: status 401")
+        assert answer.getter("127.0.0.1", port, "k")("/list") == "no JSON object"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_engine_that_does_not_answer_is_said():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    info, why = answer.ask("vllm", answer.getter("127.0.0.1", port))
+    assert info is None
+    assert "ConnectionRefusedError" in why
+    assert answer.ask("other", answer.getter("127.0.0.1", port))[0] is None
+
+
+def test_nccl_s_version_is_read_from_its_package_or_from_itself(tmp_path):
+    packages = tmp_path / "site-packages"
+    library = packages / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF" + b"\0" * 5000 + b"NCCL version 2.28.9 compiled with CUDA" + b"\0")
+    seen = running(mapped=(str(library),))
+    assert gather.nccl([seen]) is not None
+    assert gather.version_in(library) == "2.28.9"
+    (packages / "nvidia_nccl_cu13-2.27.3.dist-info").mkdir()
+    assert gather.nccl([seen]) == Nccl(str(library), "2.27.3", "its package")
+    assert gather.version_in(tmp_path / "none") is None
+    assert gather.nccl([running(mapped=())]) is None
+
+
+def test_files_of_others_are_known_by_what_they_set(tmp_path):
+    mine, other = tmp_path / "10-command.conf", tmp_path / "90-local.conf"
+    mine.write_text("[Service]\nEnvironment=A=1\n")
+    other.write_text("[Service]\nEnvironment=NCCL_PROTO=Simple\n")
+    assert gather.strangers([str(mine), str(other), "/nowhere"], [str(mine)]) == {"NCCL_PROTO": str(other)}
+
+
+def test_the_guide_has_a_section_for_every_finding():
+    source = "".join(file.read_text() for file in Path(proof.__file__).parent.glob("*.py"))
+    page = (Path(__file__).parent.parent / "docs" / "proof.md").read_text()
+    assert set(re.findall(r'"(proof-[a-z-]+)"', source)) == set(
+        re.findall(r"^### (proof-[a-z-]+)$", page, re.MULTILINE)
+    )
