@@ -18,7 +18,11 @@ from .command import (
     resolved,
 )
 from .options import Option, Table, TableError
-from .rules import RULES, Settings, lint
+from .presets import Preset, PresetError, expand, expand_all
+from .presets import load as load_presets
+from .rules import RULES, Scope, Settings, lint
+from .tables import load as load_table
+from .tables import load_all as load_tables
 
 __all__ = [
     "DATA",
@@ -29,15 +33,23 @@ __all__ = [
     "TITLES",
     "Argument",
     "Option",
+    "Preset",
+    "PresetError",
+    "Scope",
     "Settings",
     "Table",
     "TableError",
     "arguments",
     "check",
     "command",
+    "expand",
+    "expand_all",
     "gpus_needed",
     "is_secret",
     "lint",
+    "load_presets",
+    "load_table",
+    "load_tables",
     "plain_name",
     "resolve",
     "resolved",

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from ..findings import Finding, Level
 from .options import order
 
-Scope = Literal["sm120", "cpu", "any"]
-"""Where a rule holds: on GPUs of compute capability 12, in a CPU build, everywhere."""
+Scope = Literal["sm120", "cpu", "other", "any"]
+"""Where a rule holds: on GPUs of compute capability 12, in a CPU build, on other GPUs, everywhere."""
 
 ANYTHING: tuple[Any, ...] = ()
 """Matches every value but null, false and ``none``."""
