@@ -40,7 +40,15 @@ def _known() -> inventory.Known:
         defaults=defaults,
         locks={lock.name: _nccl_release(lock) for lock in found},
         patches=ledger.load(patch_ledger(str(roles / "patches/files/ledger"))),
+        tables=[table for engine in engine_args.TITLES for table in engine_args.load_tables(engine)],
+        presets=_presets(),
     )
+
+
+@functools.cache
+def _presets() -> Mapping[str, engine_args.Preset]:
+    folder = PROJECT / "roles/service/files/presets"
+    return engine_args.load_presets(yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yml")))
 
 
 def _nccl_release(lock: locks.Lock) -> str | None:
@@ -81,9 +89,20 @@ def findings_text(findings: Sequence[Mapping[str, Any]]) -> str:
     return report.as_text()
 
 
-def engine_command(instance: Mapping[str, Any], engine: str, python: str, model: Mapping[str, Any]) -> list[str]:
-    """Return an engine's command line as a list of words."""
-    return engine_args.command(engine, python, instance, model)
+def engine_command(
+    instance: Mapping[str, Any], engine: str, python: str, model: Mapping[str, Any], version: str | None = None
+) -> list[str]:
+    """Return an engine's command line as a list of words, with the names that options have in the release."""
+    table = engine_args.load_table(engine, version) if version else None
+    return engine_args.command(engine, python, instance, model, table)
+
+
+def with_presets(instances: Sequence[Mapping[str, Any]], engine: str) -> list[dict[str, Any]]:
+    """Return instances over the presets that they name."""
+    try:
+        return engine_args.expand_all(instances, engine, _presets())
+    except engine_args.PresetError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def nccl_environment(profile: str, overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -157,4 +176,5 @@ class FilterModule:
             "systemd_command": systemd_command,
             "systemd_environment": systemd_environment,
             "toolkit_files": toolkit_files,
+            "with_presets": with_presets,
         }

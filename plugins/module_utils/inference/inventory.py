@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from . import inventory_instances, inventory_values
+from .engine_args import Preset, Table
 from .findings import Finding
 from .ledger.entry import Entry, LedgerError, choose
 from .program import nearest
@@ -81,6 +82,10 @@ class Known:
     """The locks by name, with the NCCL release in each (None: a build without NCCL)."""
     patches: Sequence[Entry] = ()
     """The patch ledger."""
+    tables: Sequence[Table] = ()
+    """The options of every engine release."""
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+    """The presets that an instance can name."""
 
 
 def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
@@ -103,7 +108,21 @@ def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
     for rule in RULES:
         findings += rule(usable, known)
     lock = lock_name(usable)
-    return findings + inventory_instances.check(usable, known.locks.get(lock or ""))
+    if lock in known.locks and known.tables:
+        findings += _without_table(usable, known)
+    return findings + inventory_instances.check(
+        usable, known.locks.get(lock or ""), tables=known.tables, presets=known.presets
+    )
+
+
+def _without_table(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
+    release = settings["engine_name"], settings["engine_version"]
+    if release not in {(table.engine, table.version) for table in known.tables}:
+        yield Finding(
+            "release-without-options", "info", "The options of this engine release are not known, so none is checked",
+            seen=" ".join(release), expected="a table in roles/engine/files/options",
+            fix=f"Make it: scripts/engine-args make {'-'.join(release)}.",
+        )  # fmt: skip
 
 
 def is_ours(name: str, known: Known) -> bool:

@@ -50,6 +50,8 @@ class Case:
     """The host's variables over the roles' defaults, all of the right type."""
     nccl_version: str | None
     """The NCCL release in the engine's lock, or None where it has none."""
+    tables: Sequence[engine_args.Table] = ()
+    """The options of every engine release."""
 
     @property
     def engine(self) -> str:
@@ -61,6 +63,23 @@ class Case:
         """The name of its NCCL profile."""
         named = self.instance.get("nccl_profile") or self.settings.get("service_nccl_profile")
         return str(named or nccl.DEFAULT_PROFILE)
+
+    @property
+    def table(self) -> engine_args.Table | None:
+        """The options of the engine release, or None where they are not known."""
+        release = self.engine, self.settings.get("engine_version")
+        return next((table for table in self.tables if (table.engine, table.version) == release), None)
+
+    @property
+    def scope(self) -> engine_args.Scope:
+        """What the rules about options are to hold for: GPUs of compute capability 12, unless something else is meant."""
+        if self.settings.get("engine_variant") == "cpu":
+            return "cpu"
+        try:
+            capability = expectation_of(self.settings.get("topology_expect", "any")).compute_capability
+        except ExpectationError:
+            return "other"
+        return "sm120" if capability is None or capability.startswith("12.") else "other"
 
     @property
     def gpu_count(self) -> int | None:
@@ -77,14 +96,36 @@ class Case:
         return _wrong(finding_id, f"{self.where}.{key}" if key else self.where, str(seen), expected)
 
 
-def check(settings: Mapping[str, Any], nccl_version: str | None) -> list[Finding]:
+def check(
+    settings: Mapping[str, Any],
+    nccl_version: str | None,
+    *,
+    tables: Sequence[engine_args.Table] = (),
+    presets: Mapping[str, engine_args.Preset] | None = None,
+) -> list[Finding]:
     """Return what is wrong with the instances of a host. ``settings`` have the right types."""
     instances = settings.get("service_instances", [])
-    cases = [Case(f"service_instances[{i}]", entry, settings, nccl_version) for i, entry in enumerate(instances)]
-    if any(case.engine not in engine_args.TITLES for case in cases):
+    raw = [Case(f"service_instances[{i}]", entry, settings, nccl_version, tables) for i, entry in enumerate(instances)]
+    if any(case.engine not in engine_args.TITLES for case in raw):
         return []  # said already, by the choices of engine_name
-    findings = [finding for case in cases for rule in RULES for finding in rule(case)]
+    cases, findings = _with_presets(raw, presets or {})
+    findings += [finding for case in cases for rule in RULES for finding in rule(case)]
     return [*findings, *_overlaps(cases), *_too_many(cases), *_keys(settings, cases), *_restore(settings, cases)]
+
+
+def _with_presets(
+    cases: Sequence[Case], presets: Mapping[str, engine_args.Preset]
+) -> tuple[list[Case], list[Finding]]:
+    """Return the instances over their presets, and what is wrong with the presets that they name."""
+    found: list[Finding] = []
+    made = []
+    for case in cases:
+        try:
+            made.append(replace(case, instance=engine_args.expand(case.instance, case.engine, presets)))
+        except engine_args.PresetError as error:
+            found.append(case.wrong("instance-preset", "preset", case.instance["preset"], str(error)))
+            made.append(case)
+    return made, found
 
 
 def _name(case: Case) -> Iterator[Finding]:
@@ -155,14 +196,23 @@ def _nccl(case: Case) -> Iterator[Finding]:
     except nccl.NcclError as error:
         yield case.wrong("instance-nccl", "nccl_profile or nccl_environment", case.profile, str(error))
         return
-    arguments = engine_args.arguments(case.engine, case.instance)
-    for option in nccl.required_arguments(environment):
-        if arguments.get(option.lstrip("-")) is not True:
-            seen = f"NCCL profile {case.profile} turns peer access off, and {option} is left out"
-            yield case.wrong(
-                "instance-custom-all-reduce", "arguments", seen, f"{option}: the engine's own all-reduce hangs"
-            )
+    yield from engine_args.lint(_engine_settings(case, environment), case.where)
     yield from _lint(case, environment)
+
+
+def _engine_settings(case: Case, nccl_environment: Mapping[str, str]) -> engine_args.Settings:
+    """Return what the engine will be started with, for the rules about settings that do not go together."""
+    found = engine_args.resolved(case.engine, case.instance, case.table)
+    own = {engine_args.plain_name(name) for name in case.instance.get("arguments") or {}}
+    return engine_args.Settings(
+        engine=case.engine,
+        version=str(case.settings.get("engine_version", "")),
+        scope=case.scope,
+        ranks=case.instance.get("tensor_parallel_size") or 1,
+        arguments={argument.name: argument.value for argument in found.values()},
+        environment={**(case.instance.get("environment") or {}), **nccl_environment},
+        own=frozenset(argument.name for argument in found.values() if argument.given in own),
+    )
 
 
 def _lint(case: Case, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -197,7 +247,8 @@ def _environment(case: Case) -> Iterator[Finding]:
 
 
 def _arguments(case: Case) -> Iterator[Finding]:
-    yield from engine_args.check(case.instance, case.where)
+    others = [table for table in case.tables if table.engine == case.engine and table is not case.table]
+    yield from engine_args.check(case.instance, case.where, case.table, others)
 
 
 def _smoke(case: Case) -> Iterator[Finding]:
