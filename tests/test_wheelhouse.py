@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from tiny_wheels import lock_text, write_wheel
 
+from inference import fetching
 from inference.releases import locks, wheelhouse
 from inference.releases.locks import Pin
 from inference.releases.wheelhouse import Download, WheelhouseError
@@ -74,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr("inference.releases.wheelhouse.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("inference.fetching.time.sleep", lambda _seconds: None)
     made = Server()
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield made
@@ -123,7 +124,7 @@ def test_a_refusal_is_not_asked_again_and_an_outage_is(server: Server, tmp_path:
     server.status = 503
     with pytest.raises(WheelhouseError, match="503"):
         wheelhouse.fetch([Download(BIG, server.url)], tmp_path)
-    assert len(server.seen) == 1 + wheelhouse.ATTEMPTS
+    assert len(server.seen) == 1 + fetching.ATTEMPTS
 
 
 def test_one_failure_does_not_keep_the_others_from_coming(server: Server, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import write_atomically
+from ..fetching import CHUNK
 from ..findings import Finding
 from . import INSTALLED, NOT_IN_MANIFEST, Release, ReleaseError, discard, sealing, wheelhouse
 from . import seal as seal_release
@@ -156,7 +157,7 @@ def unpack_installer(pin: Pin, wheels: Path, directory: Path) -> Path:
         if member is None:
             raise ReleaseError(f"{wheel} holds no uv program")
         with archive.open(member) as source, target.open("wb") as stream:
-            shutil.copyfileobj(source, stream, wheelhouse.CHUNK)
+            shutil.copyfileobj(source, stream, CHUNK)
     target.chmod(0o700)
     return target
 

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http
-import http.client
 import io
 import netrc
 import os
 import shutil
 import tarfile
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from .. import fetching
+from ..fetching import CHUNK, PART
 from ..findings import Finding
 from .locks import Lock, Pin
 
-CHUNK = 1 << 20
-PART = ".part"
-ATTEMPTS = 4
 STANDINS = "inference-cpu-standins"
 """The package of a CPU lock that no index has: it is built from the toolkit's own source."""
 
@@ -128,64 +123,20 @@ def fetch(
 
     ``credentials`` are index URLs that may hold a user and password, used for files on the same host.
     """
-    opener = urllib.request.build_opener(
-        *([urllib.request.ProxyHandler({"http": proxy, "https": proxy})] if proxy else [])
-    )
-    failures: list[str] = []
 
-    def one(download: Download) -> None:
-        try:
-            _fetch_one(opener, download, directory, credentials)
-        except (OSError, EOFError, http.client.HTTPException, WheelhouseError) as error:
-            failures.append(f"{download.pin.file}: {error}")
+    def planned(pin: Pin, url: str) -> fetching.Download:
+        return fetching.Download(url, directory / pin.file, pin.size, partial(_refused, pin), _login(url, credentials))
 
-    with ThreadPoolExecutor(jobs) as pool:
-        # the largest first: no long tail with one connection
-        list(pool.map(one, sorted(downloads, key=lambda download: -download.pin.size)))
-    if failures:
-        raise WheelhouseError("; ".join(sorted(failures)))
+    try:
+        fetching.fetch([planned(item.pin, item.url) for item in downloads], jobs=jobs, proxy=proxy)
+    except fetching.FetchError as error:
+        raise WheelhouseError(str(error)) from error
 
 
-def _fetch_one(
-    opener: urllib.request.OpenerDirector, download: Download, directory: Path, credentials: Sequence[str]
-) -> None:
-    part = directory / (download.pin.file + PART)
-    for attempt in range(ATTEMPTS):
-        try:
-            _append(opener, download, part, credentials)
-            break
-        except (OSError, EOFError, http.client.HTTPException) as error:
-            if attempt == ATTEMPTS - 1 or _is_final(error):
-                raise
-            time.sleep(2**attempt)
-    if (sha256 := file_sha256(part)) != download.pin.sha256:
-        part.unlink()
-        raise WheelhouseError(f"what came has sha256 {sha256}, the lock names {download.pin.sha256}: refused")
-    part.replace(directory / download.pin.file)
-
-
-def _is_final(error: BaseException) -> bool:
-    """Return whether asking again can't help: the server has answered with a refusal."""
-    client_error = range(400, 500)
-    return isinstance(error, urllib.error.HTTPError) and error.code in client_error and error.code not in (408, 429)
-
-
-def _append(opener: urllib.request.OpenerDirector, download: Download, part: Path, credentials: Sequence[str]) -> None:
-    """Add to the part what it lacks; a server that ignores the range makes it begin again."""
-    have = part.stat().st_size if part.exists() else 0
-    if have == download.pin.size:
-        return
-    request = urllib.request.Request(download.url)  # noqa: S310 - the URL is the index's, the content is checked
-    if 0 < have < download.pin.size:
-        request.add_header("Range", f"bytes={have}-")
-    if login := _login(download.url, credentials):
-        request.add_unredirected_header("Authorization", login)
-    with opener.open(request, timeout=60) as response:
-        resumed = getattr(response, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
-        with part.open("ab" if resumed else "wb") as stream:
-            shutil.copyfileobj(response, stream, CHUNK)
-    if (size := part.stat().st_size) < download.pin.size:
-        raise EOFError(f"the connection ended after {size} of {download.pin.size} bytes")
+def _refused(pin: Pin, part: Path) -> str | None:
+    """Say what is wrong with a file that came."""
+    sha256 = file_sha256(part)
+    return None if sha256 == pin.sha256 else f"what came has sha256 {sha256}, the lock names {pin.sha256}: refused"
 
 
 def _login(url: str, credentials: Sequence[str]) -> str | None:
