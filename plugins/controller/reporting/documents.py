@@ -160,7 +160,8 @@ def report_of(text: str, name: str) -> Json:
     try:
         report = document_of(text, name, REPORT)
     except ProgramError as error:
-        raise ProgramError(f"not a report of this toolkit: {error}") from error
+        why = str(error).removeprefix(f"{name}: ")
+        raise ProgramError(f"{name}: not a report of this toolkit ({why})") from error
     missing = [key for key in REQUIRED if report.get(key, ...) is ...]
     missing += [key for key in ("host", "instance", "passed", "mode") if key in report and report[key] is None]
     if missing:

@@ -214,6 +214,8 @@ def write(folder: Path, host: str | None = None) -> list[Path]:
     written: list[Path] = []
     pages = []
     chosen = documents.hosts_in(folder, host)
+    for path in chosen:
+        documents.read_host(path)  # all of them before anything is written
     for path in documents.hosts_in(folder):
         page = _written(path, written) if path in chosen else _brief_page(path)
         pages += [page] if page else []
