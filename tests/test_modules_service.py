@@ -688,6 +688,7 @@ def deployed(host: Path, fake: Systemd, run: Run, monkeypatch: pytest.MonkeyPatc
     runs(host, made)
     fake.states = [state("active", "running", status="serving")]
     monkeypatch.setattr(SMOKE, "command", lambda made, mode, _: [str(host / "smoke"), mode, made.id])
+    monkeypatch.setattr(SMOKE, "profile", lambda instance, record: json.dumps([instance, str(record)]))
     return made
 
 
@@ -696,7 +697,10 @@ def program(host: Path, body: str) -> None:
     (host / "smoke").chmod(0o755)
 
 
-PASS = 'print(json.dumps({"schema": 1, "ok": True, "findings": [], "gate": {"verdict": "pass"}, "ran": sys.argv[1:]}))'
+PASS = """print(json.dumps({
+    "schema": 1, "ok": True, "findings": [], "gate": {"verdict": "pass"}, "ran": sys.argv[1:],
+    "given": json.load(sys.stdin),
+}))"""
 FAIL = 'print(json.dumps({"schema": 1, "ok": False, "findings": [{"id": "x"}]})); sys.exit(2)'
 
 
@@ -705,6 +709,7 @@ def test_a_full_pass_promotes_and_the_next_run_is_quick(host: Path, deployed: st
     first = run(SMOKE, instance="kimi")
     assert (first["passed"], first["promoted"], first["changed"], first["mode"]) == (True, True, True, "full")
     assert first["report"]["ran"] == ["full", deployed]
+    assert first["report"]["given"] == ["kimi", "/var/lib/inference/topology.json"]
     assert Store("kimi").last_known_good() == deployed
     assert first["engaged"]["generation"] == deployed
     check_returned(SMOKE, first)
@@ -778,9 +783,20 @@ def test_the_command_is_that_of_the_installed_generation(tmp_path: Path, monkeyp
     assert words[0] == "/opt/inference/releases/sglang-1/venv/bin/python"
     assert words[2] == "/usr/local/lib/inference/0.1-a/scripts/smoke"
     assert words[words.index("--url") + 1] == "http://[::1]:30000"
+    assert words[words.index("--profile") + 1] == "-"
     assert words[words.index("--history") + 1] == "/var/lib/inference/kimi/smoke"
     assert words[-1] == "--quick"
     assert "--quick" not in SMOKE.command(generation, "full", tmp_path)
+
+
+def test_the_profile_has_what_the_topology_record_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SMOKE, "Path", lambda name: tmp_path / Path(name).name)
+    (tmp_path / "smoke.json").write_text('{"model": "m"}')
+    record = tmp_path / "topology.json"
+    assert json.loads(SMOKE.profile("kimi", record)) == {"model": "m"}
+    record.write_text('{"gpus": {"0000:01:00.0": {}}, "driver": "590.48"}')
+    known = json.loads(SMOKE.profile("kimi", record))
+    assert (known["model"], known["gpus"], len(known["fingerprint"])) == ("m", 1, 16)
 
 
 @pytest.mark.parametrize(

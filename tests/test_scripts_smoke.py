@@ -98,7 +98,7 @@ def test_a_slower_server_is_a_regression_and_never_lowers_the_bar(tmp_path: Path
     history = tmp_path / "history"
     history.mkdir()
     profile = tmp_path / "p.json"
-    rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2}
+    rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2, "mads": 0}
     profile.write_text(json.dumps({**FAST, "host": "h", "gate": {"regression": rule}}))
     outcomes = []
     for delay in (0.004, 0.004, 0.03, 0.03):
@@ -124,6 +124,20 @@ def test_chosen_stages_and_the_ones_they_need(fast: Path) -> None:
         done = smoke("--url", server.url, "--profile", fast, "--stages", "single", "--json")
     stages = {s["name"] for s in json.loads(done.stdout)["stages"] if s["status"] == "passed"}
     assert stages == {"reachable", "identity", "single"}
+
+
+def test_a_sweep_and_an_open_loop_on_request(fast: Path) -> None:
+    with Server() as server:
+        done = smoke("--url", server.url, "--profile", fast, "--stages", "concurrent", "--json", "--sweep", "1,4,8",
+                     "--rates", "50,100.5")  # fmt: skip
+    throughput = json.loads(done.stdout)["throughput"]
+    assert set(throughput) == {"concurrent", "sweep", "open_loop"}
+    assert [row["concurrency"] for row in throughput["sweep"]] == [1, 4, 8]
+    assert [row["rate"] for row in throughput["open_loop"]] == [50, 100.5]
+    for row in throughput["sweep"]:
+        assert row["tok_s"]["median"] > 0
+        assert row["ttft_s"]["p50"] > 0
+        assert row["decode_tok_s"]["median"] > 0
 
 
 def test_the_key_comes_from_a_file_and_is_not_shown(fast: Path, tmp_path: Path) -> None:
@@ -162,6 +176,18 @@ def test_a_terminal_gets_a_bar(fast: Path) -> None:
         (["--url", "ftp://x"], "expected http://HOST:PORT"),
         (["--url", "http://127.0.0.1:port"], "expected http://HOST:PORT"),
         (["--url", "http://user:sk-1@h"], "--api-key-file"),
+        (["--url", "http://user:sk-1@[::1"], "--api-key-file"),
+        (["--url", "http://[::1"], "expected http://HOST:PORT"),
+        (["--url", "http://h:99999"], "expected http://HOST:PORT"),
+        (["--url", "http://h:0"], "expected http://HOST:PORT"),
+        (["--url", "http://h/?model=x"], "expected http://HOST:PORT"),
+        (["--url", "http://a b"], "expected http://HOST:PORT"),
+        (["--url", f"http://{'x' * 70}"], "expected http://HOST:PORT"),
+        (["--url", ""], "expected http://HOST:PORT"),
+        (["--url", "http://h", "--sweep", "1,x"], "'1,x': expected numbers from 1 to 100000"),
+        (["--url", "http://h", "--sweep", "0"], "expected numbers from 1"),
+        (["--url", "http://h", "--sweep", "1,,4"], "expected numbers from 1"),
+        (["--url", "http://h", "--rates", "nan"], "expected numbers from 1"),
         (["--url", "http://h", "--profile", "/no/such"], "/no/such"),
         (["--url", "http://h", "--out", "/no/such/out.json"], "--out: /no/such is no folder"),
         (["--url", "http://h", "--history", "/no/such"], "--history"),
@@ -184,6 +210,10 @@ def test_a_wrong_profile_is_named(tmp_path: Path) -> None:
     done = smoke("--url", "http://h", "--profile", "-", given='{"load": {"concurency": 3}}')
     assert done.returncode == 3
     assert "load.concurency: no such setting; did you mean 'concurrency'?" in done.stderr
+    for given in ("[" * 100_000, '{"load":' * 50_000, "null", '"x"', "{", "\0"):
+        done = smoke("--url", "http://h", "--profile", "-", given=given)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+        assert "-: " in done.stderr
     wrong = tmp_path / "baseline.json"
     wrong.write_text("{}")
     done = smoke("--url", "http://h", "--baseline", wrong)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.signatures import scan
 from inference.smoke import after as smoke_after
 from inference.smoke.after import after, is_local, run_command
 from inference.smoke.client import Client
@@ -19,16 +20,38 @@ GPUS = "".join(f"GPU {i}: NVIDIA RTX PRO 6000 Blackwell Server Edition (UUID: GP
 XID = "2026-11-30T06:00:00+0000 h kernel: NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n"
 
 
+BEGUN = 1764500000.0
+INVOCATION = "0123456789abcdef0123456789abcdef"
+
+
+def lines(*messages: str, seconds: float = BEGUN + 1) -> str:
+    """Return journal lines of the unit as ``short-unix`` prints them."""
+    return "".join(f"{seconds:.6f} host sglang@kimi[116]: {message}\n" for message in messages)
+
+
 def look(
-    url: str = "http://127.0.0.1:1", *, gpus: str | None = GPUS, kernel: str | None = "", unit: str = ""
+    url: str = "http://127.0.0.1:1",
+    *,
+    gpus: str | None = GPUS,
+    kernel: str | None = "",
+    unit: str | None = "",
+    errors: str | None = "",
+    invocation: str | None = INVOCATION,
+    asked: list[list[str]] | None = None,
 ) -> Context:
     def run(command: list[str]) -> str | None:
+        if asked is not None:
+            asked.append(command)
         if command[0] == "nvidia-smi":
             return gpus
-        return kernel if "-k" in command else unit
+        if command[0] == "systemctl":
+            return invocation
+        if "-k" in command:
+            return kernel
+        return errors if "--priority=err" in command else unit
 
     profile = load_profile({"gpus": 8, "unit": "sglang@kimi.service"})
-    ctx = Context(Client(url), profile)
+    ctx = Context(Client(url), profile, begun=BEGUN)
     asyncio.run(after(ctx, run))
     return ctx
 
@@ -60,9 +83,45 @@ def test_an_xid_has_its_own_level() -> None:
 
 
 def test_journal_errors() -> None:
-    (finding,) = look(unit="-- Boot --\nfirst\nlast\n").result.report.findings
-    assert finding.id == "journal-errors"
-    assert finding.seen.startswith("2 lines; the last: last")
+    (finding,) = look(errors=lines("first", "last")).result.report.findings
+    assert (finding.id, finding.level) == ("journal-errors", "warning")
+    assert finding.seen == "2 lines; the last: last"
+
+
+def test_lines_that_look_alarming_and_mean_nothing_are_left_out() -> None:
+    harmless = "[W] Fail to set RLIMIT_NOFILE: ..."
+    assert found(look(errors=lines(harmless), unit=lines(harmless))) == []
+
+
+def test_the_journal_is_read_since_the_start_of_the_unit() -> None:
+    asked: list[list[str]] = []
+    look(asked=asked)
+    assert [f"_SYSTEMD_INVOCATION_ID={INVOCATION}" in command for command in asked if "--lines=20000" in command] == [
+        True, True,
+    ]  # fmt: skip
+    asked.clear()
+    look(asked=asked, invocation=None)
+    assert all(f"--since=@{int(BEGUN)}" in command for command in asked if "--lines=20000" in command)
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "when"), [(BEGUN - 60, "warning", "before"), (BEGUN + 1, "critical", "during")]
+)
+def test_known_trouble_in_the_journal_is_named_with_its_fix(seconds: float, level: str, when: str) -> None:
+    ctx = look(unit=lines("Prefill batch, #new-seq: 1", OUT_OF_MEMORY, seconds=seconds))
+    (finding,) = ctx.result.report.findings
+    assert (finding.id, finding.level) == ("journal-signature", level)
+    assert finding.what.startswith(f"{when} the test")
+    assert OUT_OF_MEMORY in finding.seen
+    assert finding.fix == next(m.signature.fix for m in scan([OUT_OF_MEMORY]))
+
+
+def test_of_a_long_journal_the_end_is_read_and_that_is_said() -> None:
+    ctx = look(unit=lines(*["Decode batch"] * 20_000))
+    assert (found(ctx), skipped(ctx)) == ([], {"older journal"})
 
 
 def test_short_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

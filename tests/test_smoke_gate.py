@@ -130,8 +130,10 @@ def test_only_runs_that_passed_are_a_baseline() -> None:
 
 def test_a_torn_line_is_left_out_and_counted() -> None:
     line = history_line(KEY, {TOK: 80.0}, when="t", passed=True)
-    history = read_history(line + line[:30] + "\n" + "[]\n" + '{"metrics": {"a": "x"}}\n' + "\n" + line)
-    assert (len(history.baseline), history.damaged) == (2, 3)
+    nothing = line.replace("80.0", "NaN")
+    deep = "[" * 100_000
+    history = read_history(f'{line}{line[:30]}\n[]\n{{"metrics": {{"a": "x"}}}}\n\n{nothing}{deep}\n{line}')
+    assert (len(history.baseline), history.damaged) == (2, 5)
 
 
 @given(st.text(max_size=200))
@@ -150,6 +152,7 @@ def test_file_names_are_readable_and_apart() -> None:
 
 def test_a_baseline_is_an_earlier_result() -> None:
     assert read_baseline({"gate": {"metrics": {TOK: 80}}}) == {TOK: 80.0}
-    for wrong in ({}, [], None, {"gate": {"metrics": {TOK: "fast"}}}, {"gate": {"metrics": [1]}}):
+    nan = {"gate": {"metrics": {TOK: float("nan")}}}
+    for wrong in ({}, [], None, {"gate": {"metrics": {TOK: "fast"}}}, {"gate": {"metrics": [1]}}, nan):
         with pytest.raises(ValueError, match="no gate"):
             read_baseline(json.loads(json.dumps(wrong)))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from inference.smoke.profile import Mark, Profile, ProfileError, load_profile, settings
+from inference.smoke.profile import Mark, Profile, ProfileError, load_profile, settings, with_topology
+from inference.topology.fingerprint import fingerprint
 
 DOCS = (Path(__file__).parent.parent / "docs" / "smoke.md").read_text(encoding="utf-8")
 
@@ -64,6 +65,16 @@ def test_what_is_given_is_used_and_the_rest_stays() -> None:
 def test_what_is_wrong_is_named(document: Any, words: str) -> None:
     with pytest.raises(ProfileError, match=words):
         load_profile(document)
+
+
+def test_the_topology_record_says_what_the_profile_does_not() -> None:
+    parts = {"gpus": {"0000:01:00.0": {}, "0000:41:00.0": {}}, "driver": "590.48"}
+    known = with_topology({"model": "m", "gpus": None}, parts)
+    assert known == {"model": "m", "gpus": 2, "fingerprint": fingerprint(parts)}
+    assert load_profile(known).gpus == 2
+    assert with_topology({"gpus": 1, "fingerprint": "mine"}, parts) == {"gpus": 1, "fingerprint": "mine"}
+    assert "gpus" not in with_topology({}, {"driver": "590.48"})
+    assert fingerprint(parts) != fingerprint({**parts, "driver": "591.00"})
 
 
 def shown(value: Any) -> str:

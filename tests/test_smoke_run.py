@@ -36,6 +36,8 @@ PROFILE = {
 def run(server: Server, depth: str = "default", key: str | None = None, **changes: Any) -> Result:
     profile = load_profile({**PROFILE, "engine": server.engine, **changes})
     ctx = Context(Client(server.url, api_key=key), profile, depth=depth)  # type: ignore[arg-type]
+    if depth == "full":
+        ctx.sweep, ctx.rates = profile.load.sweep, profile.load.rates
     return asyncio.run(run_stages(ctx, stages_for(ctx.depth)))
 
 
@@ -145,6 +147,13 @@ def test_full_runs_sweep_and_open_loop() -> None:
     assert [row["concurrency"] for row in result.throughput["sweep"]] == [1, 4]
     (open_loop,) = result.throughput["open_loop"]
     assert (open_loop["rate"], open_loop["requests"], open_loop["failed"]) == (200, 20, 0)
+
+
+def test_an_open_loop_that_nobody_set_up_is_said() -> None:
+    with Server() as server:
+        result = run(server, "full", load={**PROFILE["load"], "rates": []})
+    assert "open_loop" not in result.throughput
+    assert "open loop" in {entry.id for entry in result.report.not_checked}
 
 
 def test_prompt_lengths_are_capped_by_the_context_and_about_right() -> None:

@@ -4,6 +4,8 @@
 
 Standard library only, one process, no HTTP framework: it has to be cheaper than any client. It answers GET /health,
 GET /v1/models and streamed POST /v1/completions and /v1/chat/completions, one event a token, ``max_tokens`` long.
+GET /served tells what was served: for each stream when its request came, when its end was sent (CLOCK_MONOTONIC, which
+all processes of a machine share) and its tokens. So every client is timed by the same clock.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from typing import Any
 
 MODEL = "stand-in/paced"
+SERVED: list[tuple[float, float, int]] = []
 PROMPT_TOKENS = 128
 BURST = 16
 """Tokens that an unpaced stream writes, each by itself, before the other streams have their turn."""
@@ -43,12 +46,13 @@ def token(chat: bool) -> bytes:
     return event({**head(chat), "choices": [choice], "usage": None})
 
 
-def end(chat: bool, tokens: int) -> bytes:
-    """Return the end of a stream: finish_reason, usage, [DONE] and the end of the body."""
+def end(chat: bool, tokens: int, usage: bool) -> bytes:
+    """Return the end of a stream: finish_reason, usage where it was asked for, [DONE] and the end of the body."""
     text: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens, "total_tokens": PROMPT_TOKENS + tokens}
+    counts = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens, "total_tokens": PROMPT_TOKENS + tokens}
     finish = event({**head(chat), "choices": [{"index": 0, **text, "finish_reason": "length"}], "usage": None})
-    return finish + event({**head(chat), "choices": [], "usage": usage}) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    counted = event({**head(chat), "choices": [], "usage": counts}) if usage else b""
+    return finish + counted + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -57,6 +61,7 @@ TOKEN = {True: token(True), False: token(False)}
 
 async def answer(writer: asyncio.StreamWriter, body: dict[str, Any], pace: float) -> None:
     """Stream ``max_tokens`` tokens: ``pace`` a second, or without pause when it is 0."""
+    came = time.monotonic()
     chat = "messages" in body
     piece, count = TOKEN[chat], int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
     writer.write(STREAM)
@@ -68,8 +73,9 @@ async def answer(writer: asyncio.StreamWriter, body: dict[str, Any], pace: float
         elif number % BURST == BURST - 1:
             await asyncio.sleep(0)
             await writer.drain()
-    writer.write(end(chat, count))
+    writer.write(end(chat, count, bool((body.get("stream_options") or {}).get("include_usage"))))
     await writer.drain()
+    SERVED.append((came, time.monotonic(), count))
 
 
 def whole(document: Any) -> bytes:
@@ -90,7 +96,7 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
             elif "/v1/models" in request.split("\r\n", 1)[0]:
                 writer.write(whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]}))
             else:
-                writer.write(whole({}))
+                writer.write(whole(SERVED if "/served" in request.split("\r\n", 1)[0] else {}))
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:

@@ -27,6 +27,12 @@ options:
         and fails nothing then, since a slow engine that is sound is better than none.
     type: bool
     default: false
+  topology:
+    description:
+      - The host's topology record, as the role C(topology) leaves it; it may be absent. How many GPUs the host has to
+        show afterwards, and the fingerprint that keeps histories apart, come from it where the profile does not say.
+    type: path
+    default: /var/lib/inference/topology.json
   keep: {description: Generations to keep besides those in use., type: int, default: 3}
   timeout: {description: Seconds that the test may take., type: int, default: 3600}
 author: The inference toolkit's authors
@@ -54,6 +60,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, instances, systemd, toolkit
 from ansible.module_utils.inference.findings import Finding, Report
 from ansible.module_utils.inference.smoke.gate import forgive_regressions
+from ansible.module_utils.inference.smoke.profile import with_topology
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach an engine that listens everywhere
 
@@ -72,20 +79,28 @@ def command(generation: generations.Generation, mode: str, folder: Path) -> list
         f"/opt/inference/releases/{generation.release}/venv/bin/python", "-I",
         f"{toolkit.ROOT}/{generation.toolkit}/scripts/smoke", "--json",
         "--url", url(engine["host"], engine["port"]),
-        "--profile", str(settings / "smoke.json"),
+        "--profile", "-",
         "--history", str(folder / "smoke"),
         *(["--quick"] if mode == "quick" else []),
     ]  # fmt: skip
+
+
+def profile(instance: str, record: Path) -> str:
+    """Return the smoke profile of an instance, with what the host's topology record adds to it."""
+    document = json.loads(Path(f"/etc/inference/{instance}/smoke.json").read_text())
+    if record.is_file():
+        document = with_topology(document, json.loads(record.read_text()))
+    return json.dumps(document)
 
 
 TIMED_OUT = (124, 137)
 """Exit codes of timeout(1): ended, and killed."""
 
 
-def run(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
-    """Run the program and return its JSON object."""
+def run(module: AnsibleModule, words: list[str], given: str) -> dict[str, Any]:
+    """Run the program with ``given`` as standard input and return its JSON object."""
     seconds = module.params["timeout"]
-    code, out, err = module.run_command(["timeout", "--kill-after=10", str(seconds), *words])
+    code, out, err = module.run_command(["timeout", "--kill-after=10", str(seconds), *words], data=given)
     if code in TIMED_OUT and not out.strip():
         # an engine that hangs is a failure like any other: it is to be rolled back, and not to end the play here
         late = Finding(
@@ -119,7 +134,8 @@ def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
             "wrong one; run site.yml, which restarts it"
         )
     (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
-    report = run(module, command(store.load(current), mode, store.folder))
+    given = profile(store.instance, Path(module.params["topology"]))
+    report = run(module, command(store.load(current), mode, store.folder), given)
     if module.params["restoring"]:
         report = forgive_regressions(report)
     passed, promoted = bool(report.get("ok")), False
@@ -139,6 +155,7 @@ def main() -> None:
             "mode": {"type": "str", "choices": ["auto", "full", "quick"], "default": "auto"},
             "promote": {"type": "bool", "default": True},
             "restoring": {"type": "bool", "default": False},
+            "topology": {"type": "path", "default": "/var/lib/inference/topology.json"},
             "keep": {"type": "int", "default": 3},
             "timeout": {"type": "int", "default": 3600},
         },

@@ -102,7 +102,8 @@ CATALOGUE: dict[str, tuple[Level, str, str, str]] = {
     "gpu-count": ("critical", "GPUs are missing after the load", "every GPU", "read the kernel log for Xid messages"),
     "xid": ("critical", "the driver reported errors of a GPU during the test", "no Xid",
             "scripts/diagnose explains the Xid"),
-    "journal-errors": ("warning", "the unit logged errors during the test", "none", JOURNAL),
+    "journal-signature": ("warning", "the unit logged what is known to mean trouble", "no such line", JOURNAL),
+    "journal-errors": ("warning", "the unit logged errors since its start", "none", JOURNAL),
     "memory-growth": ("warning", "used memory grew all through the soak", "no lasting growth",
                       "soak for longer; if it goes on, restart the instance at intervals and report it"),
     "hot": ("warning", "a GPU became hot in the soak", "a cooler GPU", "look at airflow, fans and power limit"),
@@ -113,11 +114,18 @@ CATALOGUE: dict[str, tuple[Level, str, str, str]] = {
 
 
 def finding(
-    name: str, seen: str, *, expected: str | None = None, level: Level | None = None, where: str = ""
+    name: str,
+    seen: str,
+    *,
+    expected: str | None = None,
+    level: Level | None = None,
+    where: str = "",
+    fix: str | None = None,
 ) -> Finding:
     """Return the finding ``name`` of the catalogue; ``where`` says in which stage or request it was."""
-    default, what, usual, fix = CATALOGUE[name]
-    return Finding(name, level or default, f"{where}: {what}" if where else what, seen, expected or usual, fix)
+    default, what, usual, usual_fix = CATALOGUE[name]
+    said = f"{where}: {what}" if where else what
+    return Finding(name, level or default, said, seen, expected or usual, fix or usual_fix)
 
 
 PROBLEM_IDS = {"wrong-model": "wrong-answerer"}

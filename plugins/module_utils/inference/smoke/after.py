@@ -10,9 +10,11 @@ import shutil
 import socket
 import subprocess
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..findings import Level
+from ..signatures import scan
 from ..xid import parse_xid_lines
 from .context import Context
 
@@ -24,6 +26,9 @@ MIN_AVAILABLE = 0.02
 
 MEMINFO = Path("/proc/meminfo")
 COMMAND_SECONDS = 20
+
+JOURNAL_LINES = 20_000
+"""Lines of the unit's journal that are read at most: an engine that has served for weeks has logged millions."""
 
 
 def run_command(command: list[str]) -> str | None:
@@ -115,15 +120,61 @@ def _memory(ctx: Context, _run: Run) -> str:
 
 
 def _journal(ctx: Context, run: Run) -> str:
+    """Look at what the unit logged since it was started: error priority, and lines that are known to mean trouble."""
     unit = ctx.profile.unit
     if unit is None:
         ctx.skip("journal", "the profile names no unit")
         return ""
-    log = run(["journalctl", "--no-pager", "-o", "cat", "-p", "err", "-u", unit, "--since", f"@{int(ctx.begun)}"])
-    if log is None:
+    which = ["journalctl", "--no-pager", "--quiet", f"--lines={JOURNAL_LINES}", *_since_start(ctx, run, unit)]
+    log, errors = (run([*which, "--output=short-unix", *more]) for more in ([], ["--priority=err"]))
+    if log is None or errors is None:
         ctx.skip("journal", f"the journal of {unit} cannot be read here")
         return ""
-    lines = [line for line in log.splitlines() if line.strip() and not line.startswith("-- ")]
-    if lines:
-        ctx.add("journal-errors", f"{len(lines)} lines; the last: {lines[-1][:200]}")
-    return f"{len(lines)} journal errors"
+    lines = log.splitlines()
+    if len(lines) >= JOURNAL_LINES:
+        ctx.skip("older journal", f"only the last {JOURNAL_LINES} lines of {unit} were read")
+    known = _known_trouble(ctx, lines)
+    bad = [line for line in errors.splitlines() if line.strip() and not _harmless(line)]
+    if bad:
+        ctx.add("journal-errors", f"{len(bad)} lines; the last: {_message(bad[-1])[:200]}")
+    return f"{len(bad)} journal errors, {known} known signs of trouble"
+
+
+def _since_start(ctx: Context, run: Run, unit: str) -> list[str]:
+    """Return how to ask for the journal since the unit was started; since the test began where systemd is not here."""
+    invocation = (run(["systemctl", "show", "--property=InvocationID", "--value", unit]) or "").strip()
+    if re.fullmatch(r"[0-9a-f]{32}", invocation):
+        return [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    return [f"--unit={unit}", f"--since=@{int(ctx.begun)}"]
+
+
+def _known_trouble(ctx: Context, lines: Sequence[str]) -> int:
+    """Add what the table of signatures says about the lines; what came before the test only warns: it serves now."""
+    during = next((i for i, line in enumerate(lines) if _seconds(line) >= ctx.begun), len(lines))
+    count = 0
+    for part, most in ((lines[:during], "warning"), (lines[during:], "critical")):
+        for match in scan(map(_message, part)):
+            row = match.signature
+            if row.role == "harmless" or row.level not in ("warning", "critical"):
+                continue
+            count += 1
+            level: Level = "warning" if most == "warning" else row.level
+            seen = f"{row.id}: {row.what} ({match.count} times): {match.line[:200]}"
+            when = "before the test" if most == "warning" else "during the test"
+            ctx.add("journal-signature", seen, level=level, where=when, fix=row.fix)
+    return count
+
+
+def _harmless(line: str) -> bool:
+    return any(match.signature.role == "harmless" for match in scan([_message(line)]))
+
+
+def _seconds(line: str) -> float:
+    """Return the moment of a line of ``short-unix``: 1764500000.123456 host unit[1]: message."""
+    first = line.split(" ", 1)[0]
+    return float(first) if re.fullmatch(r"\d+\.\d+", first) else 0.0
+
+
+def _message(line: str) -> str:
+    """Return a journal line without time, host and unit."""
+    return line.split(": ", 1)[-1] if _seconds(line) else line

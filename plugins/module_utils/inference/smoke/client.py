@@ -76,7 +76,7 @@ class Answer:
         """Return the JSON document in the body, or None."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def describe(self) -> str:

@@ -45,6 +45,10 @@ class Context:
     context_length: int | None = None
     tokens_per_word: float = 1.3
     soak_minutes: float = 0.0
+    sweep: tuple[int, ...] = ()
+    """Concurrencies to measure besides the gated one."""
+    rates: tuple[float, ...] = ()
+    """Requests a second of the open loop."""
 
     @property
     def limits(self) -> Limits:
@@ -53,11 +57,18 @@ class Context:
         return Limits(timeouts.first_token, timeouts.stall, timeouts.request)
 
     def add(
-        self, name: str, seen: str, *, expected: str | None = None, level: Level | None = None, where: str = ""
+        self,
+        name: str,
+        seen: str,
+        *,
+        expected: str | None = None,
+        level: Level | None = None,
+        where: str = "",
+        fix: str | None = None,
     ) -> None:
         """Add a finding of the catalogue; ``where`` says in which stage or request it was."""
         seen = self.client.clean(seen)
-        self.result.report.extend([finding(name, seen, expected=expected, level=level, where=where)])
+        self.result.report.extend([finding(name, seen, expected=expected, level=level, where=where, fix=fix)])
 
     def skip(self, check: str, why: str) -> None:
         """Record what could not be checked, once."""

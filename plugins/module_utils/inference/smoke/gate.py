@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -189,15 +190,23 @@ def read_history(text: str) -> History:
     for line in filter(str.strip, text.splitlines()):
         try:
             entry = json.loads(line)
-            metrics = {name: float(value) for name, value in entry["metrics"].items()}
+            metrics = _numbers(entry["metrics"])
             passed = entry["schema"] == HISTORY_SCHEMA and entry["passed"] is True
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             damaged += 1
             continue
         runs += 1
         if passed:
             baseline.append(metrics)
     return History(baseline, runs, damaged)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics as numbers; ValueError for one that is none: nothing is better or worse than NaN."""
+    numbers = {str(name): float(value) for name, value in metrics.items()}
+    if not all(map(math.isfinite, numbers.values())):
+        raise ValueError("not a number")
+    return numbers
 
 
 def history_line(key: Key, metrics: Mapping[str, float], *, when: str, passed: bool) -> str:
@@ -209,8 +218,7 @@ def history_line(key: Key, metrics: Mapping[str, float], *, when: str, passed: b
 def read_baseline(document: Any) -> dict[str, float]:
     """Return the metrics in a smoke test's JSON (``--out`` of an earlier run), or raise ValueError."""
     try:
-        metrics = document["gate"]["metrics"]
-        return {str(name): float(value) for name, value in metrics.items()}
+        return _numbers(document["gate"]["metrics"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError("not the JSON of a smoke test: it has no gate.metrics with numbers") from error
 

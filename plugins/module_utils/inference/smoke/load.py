@@ -41,15 +41,15 @@ async def single(ctx: Context) -> str:
 
 
 async def concurrent(ctx: Context) -> str:
-    """Measure the gated concurrency in a closed loop; with --full a sweep, and an open loop at the profile's rates."""
-    load = ctx.profile.load
-    row = await _closed(ctx, "concurrent", load.concurrency)
+    """Measure the gated concurrency in a closed loop; where asked for a sweep of others, and an open loop."""
+    row = await _closed(ctx, "concurrent", ctx.profile.load.concurrency)
     ctx.result.throughput["concurrent"] = row
-    if ctx.depth == "full":
-        ctx.result.throughput["sweep"] = [await _closed(ctx, f"{n} streams", n) for n in load.sweep]
-        ctx.result.throughput["open_loop"] = [await _open(ctx, rate) for rate in load.rates]
-        if not load.rates:
-            ctx.skip("open loop", "load.rates names no rate")
+    if ctx.sweep:
+        ctx.result.throughput["sweep"] = [await _closed(ctx, f"{n} streams", n) for n in ctx.sweep]
+    if ctx.rates:
+        ctx.result.throughput["open_loop"] = [await _open(ctx, rate) for rate in ctx.rates]
+    elif ctx.depth == "full":
+        ctx.skip("open loop", "load.rates names no rate")
     return _note(row, "tok_s")
 
 

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from ..program import nearest
+from ..topology.fingerprint import fingerprint
 from .text import Golden
 
 STAGES = ("reachable", "health", "identity", "correctness", "single", "concurrent", "prefill", "soak", "after")
@@ -276,6 +277,17 @@ def load_profile(document: Any) -> Profile:
     """Return the profile in a parsed document, or raise :class:`ProfileError`."""
     profile: Profile = _read(Profile, document, "")
     return profile
+
+
+def with_topology(document: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a profile's document with the GPUs and the fingerprint of a host's topology record, where it has none.
+
+    ``parts`` is what the record holds (:func:`inference.topology.fingerprint.parts_of`).
+    """
+    known: dict[str, Any] = {"fingerprint": fingerprint(parts)}
+    if isinstance(parts.get("gpus"), Mapping):
+        known["gpus"] = len(parts["gpus"])
+    return {**known, **{name: value for name, value in document.items() if value is not None}}
 
 
 def _read(section: Any, document: Any, where: str) -> Any:

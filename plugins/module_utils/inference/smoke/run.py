@@ -124,7 +124,7 @@ async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stag
     stages = {row.metric.split(".")[0] for row in rows if row.failures or row.warnings}
     if not stages or not ctx.profile.gate.regression.again:
         return
-    second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default")
+    second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default", sweep=(), rates=())
     begun = time.perf_counter()
     async with ctx.client:
         for name in filter(stages.__contains__, STAGES):

@@ -25,8 +25,8 @@ SNIPPET = 200
 
 HTTP_OK = 200
 
-UNUSABLE = (ValueError, TypeError, AttributeError, LookupError)
-"""What reading JSON of another shape than a completion's raises."""
+UNUSABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What reading JSON of another shape than a completion's, or nested without end, raises."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def _plain_error(raw: RawStream) -> str | None:
     """Return the error in a body that is one JSON document instead of a stream."""
     try:
         return error_of(json.loads(b"".join(data for _, data in raw.arrivals)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
