@@ -72,7 +72,7 @@ class Case:
 
     @property
     def scope(self) -> engine_args.Scope:
-        """What the rules about options are to hold for: GPUs of compute capability 12, unless something else is meant."""
+        """What the rules about options hold for: GPUs of compute capability 12, unless something else is meant."""
         if self.settings.get("engine_variant") == "cpu":
             return "cpu"
         try:
@@ -196,7 +196,8 @@ def _nccl(case: Case) -> Iterator[Finding]:
     except nccl.NcclError as error:
         yield case.wrong("instance-nccl", "nccl_profile or nccl_environment", case.profile, str(error))
         return
-    yield from engine_args.lint(_engine_settings(case, environment), case.where)
+    if case.table is not None or not case.tables:
+        yield from engine_args.lint(_engine_settings(case, environment), case.where)
     yield from _lint(case, environment)
 
 
