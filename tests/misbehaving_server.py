@@ -56,8 +56,11 @@ FAULTS = {
     "garbage-after-first": "degenerate",
     "mixed-scripts": "degenerate",
     "wrong-answer": "golden",
+    "wrong-under-load": "golden",
+    "garbage-under-load": "degenerate",
     "nan-logprobs": "nan-logprobs",
     "null-logprobs": "nan-logprobs",
+    "infinite-logprobs": "nan-logprobs",
     "not-repeatable": "not-repeatable",
     "leak": "leak",
     "cached": "cached",
@@ -73,6 +76,9 @@ HEALTHY = (
 )  # fmt: skip
 """Ways of a sound server, which must not be taken for faults."""
 
+BATCH = 4
+"""Simultaneous requests above which what goes wrong under load does."""
+
 WORDS = ["sun", "boat", "harbour", "gull", "tide", "net", "sailor", "storm", "light", "wave", "stone", "bread"]
 
 
@@ -86,7 +92,7 @@ class Server:
             if name is not None and name not in known:
                 raise ValueError(f"no {name!r}; there are {', '.join(known)}")
         self.fault, self.way, self.engine, self.delay = fault, way, engine, delay
-        self.count = 0
+        self.count = self.running = 0
         self.last_marker: str | None = None
         self.url = ""
         self.keys: set[str | None] = set()
@@ -182,6 +188,15 @@ class Server:
         prompt = body["messages"][0]["content"] if chat else body["prompt"]
         if early := await self.early(request, body):
             return early
+        self.running += 1
+        try:
+            return await self.generate(request, body, prompt)
+        finally:
+            self.running -= 1
+
+    async def generate(self, request: web.Request, body: dict[str, Any], prompt: str) -> web.StreamResponse:
+        if "under-load" in str(self.fault):
+            await asyncio.sleep(0.05)  # until the others of the batch have come
         pieces = self.answer(prompt, body)
         if not body.get("stream") or self.fault == "not-a-stream":
             return web.json_response(self.whole(body, pieces, prompt))
@@ -224,6 +239,9 @@ class Server:
             "mixed-scripts": [*known[:1], *[" слово", " 言葉は", " ภาษา", " word"] * size][:size] if known else made,
             "wrong-answer": [" Berlin", *made][:size],
         }  # fmt: skip
+        if self.running > BATCH:
+            spoilt["wrong-under-load"] = spoilt["wrong-answer"]
+            spoilt["garbage-under-load"] = spoilt["garbage-after-first"]
         pieces = spoilt.get(str(self.fault), pieces)
         return pieces[: size // 2] if self.way == "early-end" and not body.get("ignore_eos") else pieces
 
@@ -241,7 +259,9 @@ class Server:
 
     def whole(self, body: dict[str, Any], pieces: list[str], prompt: str) -> dict[str, Any]:
         text = "".join(pieces)
-        logprob = {"nan-logprobs": float("nan"), "null-logprobs": None}.get(str(self.fault), -0.25)
+        logprob = {"nan-logprobs": float("nan"), "null-logprobs": None, "infinite-logprobs": -float("inf")}.get(
+            str(self.fault), -0.25
+        )
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         if "messages" in body:
             choice["message"] = {"role": "assistant", "content": text}

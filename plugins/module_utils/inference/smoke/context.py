@@ -14,7 +14,7 @@ from . import Result, finding, problem_id
 from .client import Client, Request, RequestProgress
 from .profile import Profile
 from .stream import Completion, Limits
-from .text import filler, nonce
+from .text import Golden, filler, nonce
 
 Depth = Literal["quick", "default", "full"]
 
@@ -44,6 +44,8 @@ class Context:
     api: str = "chat"
     context_length: int | None = None
     tokens_per_word: float = 1.3
+    right: list[Golden] = field(default_factory=list)
+    """Golden prompts that were answered rightly, one at a time."""
     soak_minutes: float = 0.0
     sweep: tuple[int, ...] = ()
     """Concurrencies to measure besides the gated one."""

@@ -40,7 +40,7 @@ async def correctness(ctx: Context) -> str:
     if ctx.depth == "quick":
         return await one_answer(ctx, goldens)
     await free_answer(ctx)
-    notes = [await golden(ctx, goldens), await repeatable(ctx, goldens), await leakage(ctx)]
+    notes = [await golden(ctx, goldens), await repeatable(ctx, goldens), await together(ctx)]
     if ctx.result.report.at("critical"):
         raise StopError("the answers are not right: their speed means nothing")
     return ", ".join(filter(None, notes))
@@ -104,17 +104,20 @@ async def golden(ctx: Context, goldens: Sequence[Golden]) -> str:
     right = 0
     for entry in goldens:
         answer = await _ask(ctx, entry)
-        right += answer is not None and _judge_golden(ctx, entry, answer)
+        if answer is not None and _judge_golden(ctx, entry, answer):
+            right += 1
+            ctx.right.append(entry)
     return f"{right} of {len(goldens)} golden prompts"
 
 
-def _judge_golden(ctx: Context, entry: Golden, answer: Completion) -> bool:
+def _judge_golden(ctx: Context, entry: Golden, answer: Completion, where: str = "") -> bool:
     """Return whether the answer is right all along; garbage is named as that even where it begins right."""
     text = answer.text or answer.reasoning
     if why := degenerate(text) or garbage(text):
-        ctx.add("degenerate", f"{why}: {_quote(answer)}")
+        ctx.add("degenerate", f"{why}: {_quote(answer)}", where=where)
     elif not re.search(entry.expect, answer.text) and not re.search(entry.expect, answer.reasoning):
-        ctx.add("golden", f"{entry.prompt!r} ({entry.api}) -> {_quote(answer)}", expected=f"/{entry.expect}/")
+        seen = f"{entry.prompt!r} ({entry.api}) -> {_quote(answer)}"
+        ctx.add("golden", seen, expected=f"/{entry.expect}/", where=where)
     else:
         return True
     return False
@@ -170,22 +173,34 @@ async def repeatable(ctx: Context, goldens: Sequence[Golden]) -> str:
     return "repeatable" if len(set(texts)) == 1 else f"repeatable for {agree} characters"
 
 
-async def leakage(ctx: Context) -> str:
-    """Give many simultaneous requests a marker each and look for it in the answers to the others."""
+async def together(ctx: Context) -> str:
+    """Send many requests at once: markers that may not turn up elsewhere, and questions that were answered alone.
+
+    A batch runs through other kernels than one request, so that an engine may be right alone and wrong together.
+    """
     count = ctx.profile.correctness.leak_streams
     if not count:
         ctx.skip("leak", "correctness.leak_streams is 0")
         return ""
     markers = [nonce(ctx.rng) for _ in range(count)]
     requests = [ctx.request(f"{m} is the code. Repeat the code: {m}. The code is", LEAK_TOKENS) for m in markers]
-    phase = await ctx.client.closed_loop(requests, count, ctx.limits, ctx.progress_of("leak"))
+    known = [ctx.request(mark(ctx.rng, entry.prompt), entry.max_tokens, api=entry.api) for entry in ctx.right]
+    phase = await ctx.client.closed_loop([*known, *requests], count, ctx.limits, ctx.progress_of("at once"))
     ctx.count_problems(f"{count} at once", phase.completions)
-    answers = [c.text + c.reasoning for c in phase.completions]
+    for entry, answer in zip(ctx.right, phase.completions, strict=False):  # the others are markers
+        if answer.problem is None:
+            _judge_golden(ctx, entry, answer, f"{count} at once")
+    return _leakage(ctx, markers, phase.completions[len(known) :])
+
+
+def _leakage(ctx: Context, markers: Sequence[str], completions: Sequence[Completion]) -> str:
+    """Look for each marker in the answers to the other requests."""
+    answers = [c.text + c.reasoning for c in completions]
     if found := leaks(markers, answers):
         ctx.add("leak", f"{len(found)} times; answer {found[0][0]} held the code of request {found[0][1]}: "
                 f"{answers[found[0][0]][:QUOTE]!r}")  # fmt: skip
     own = sum(marker in answer for marker, answer in zip(markers, answers, strict=True))
-    return f"no leak among {count} ({own} repeated their own code)" if not found else ""
+    return f"no leak among {len(markers)} ({own} repeated their own code)" if not found else ""
 
 
 def _quote(answer: Completion) -> str:
