@@ -20,7 +20,7 @@ from .command import (
 from .options import Option, Table, TableError
 from .presets import Preset, PresetError, expand, expand_all
 from .presets import load as load_presets
-from .rules import RULES, Scope, Settings, lint
+from .rules import RULES, Scope, Settings, lint, settings
 from .tables import load as load_table
 from .tables import load_all as load_tables
 
@@ -53,4 +53,5 @@ __all__ = [
     "plain_name",
     "resolve",
     "resolved",
+    "settings",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets: what is known to suit a model on this hardware, as settings of an instance that an instance's own override."""
+"""Presets: what is known to suit a model on this hardware, as settings that an instance's own override."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from ..program import nearest
 from .command import TITLES, plain_name
+from .options import order
 
 KEYS = ("tensor_parallel_size", "arguments", "environment", "nccl_profile", "nccl_environment", "smoke")
 """Keys of an instance that a preset may set."""
@@ -38,7 +39,15 @@ class Preset:
 
     name: str
     title: str
+    since: Mapping[str, str]
+    """The engines it is for, each with the oldest release that it suits."""
     settings: tuple[Setting, ...]
+
+    def unfit(self, engine: str, version: str) -> str | None:
+        """Return what the preset is for, when it is not for this release."""
+        if engine in self.since and order(self.since[engine]) <= order(version):
+            return None
+        return ", ".join(f"{TITLES[engine]} {oldest} or newer" for engine, oldest in self.since.items())
 
     def instance(self, engine: str) -> dict[str, Any]:
         """Return the settings for one engine in the form of an instance."""
@@ -70,8 +79,10 @@ def load(documents: Iterable[Mapping[str, Any]]) -> dict[str, Preset]:
 
 
 def _preset(document: Mapping[str, Any]) -> Preset:
-    name, title, rows = document["name"], document["title"], document["settings"]
+    name, since, rows = document["name"], document["since"], document["settings"]
     settings = tuple(Setting(**{**row, "at": tuple(row["at"])}) for row in rows)
+    if not set(since) <= set(TITLES):
+        raise PresetError(f"preset {name}: since names another engine than {', '.join(TITLES)}")
     for setting in settings:
         where = f"preset {name}: {'.'.join(map(str, setting.at))}"
         if not setting.at or setting.at[0] not in KEYS:
@@ -80,13 +91,14 @@ def _preset(document: Mapping[str, Any]) -> Preset:
             raise PresetError(f"{where}: every line says why, and by whose word (source)")
         if setting.engine is not None and setting.engine not in TITLES:
             raise PresetError(f"{where}: engine {setting.engine!r} is none of {', '.join(TITLES)}")
-    return Preset(name, title, settings)
+    return Preset(name, document["title"], {engine: str(oldest) for engine, oldest in since.items()}, settings)
 
 
 def expand(instance: Mapping[str, Any], engine: str, presets: Mapping[str, Preset]) -> dict[str, Any]:
-    """Return an instance over its preset: what it says itself wins, entry by entry. Raise PresetError for no such preset.
+    """Return an instance over its preset: what it says itself wins, entry by entry.
 
-    An argument is the same however its name is written; null drops one of the preset's.
+    Raise PresetError where there is no such preset. An argument is the same however its name is written; null drops
+    one of the preset's.
     """
     name = instance.get("preset")
     if name is None:

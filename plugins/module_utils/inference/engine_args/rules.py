@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..findings import Finding, Level
-from .options import order
+from .command import plain_name, resolved
+from .options import Table, order
 
 Scope = Literal["sm120", "cpu", "other", "any"]
 """Where a rule holds: on GPUs of compute capability 12, in a CPU build, on other GPUs, everywhere."""
@@ -71,6 +72,28 @@ class Settings:
             value = self.environment.get(name[4:])
             return None if value is None else str(value)
         return self.arguments.get(name)
+
+
+def settings(
+    engine: str,
+    version: str,
+    table: Table | None,
+    instance: Mapping[str, Any],
+    scope: Scope,
+    nccl_environment: Mapping[str, str],
+) -> Settings:
+    """Return what the engine of an instance will be started with."""
+    found = resolved(engine, instance, table)
+    own = {plain_name(name) for name in instance.get("arguments") or {}}
+    return Settings(
+        engine=engine,
+        version=version,
+        scope=scope,
+        ranks=int(instance.get("tensor_parallel_size") or 1),
+        arguments={argument.name: argument.value for argument in found.values()},
+        environment={**(instance.get("environment") or {}), **nccl_environment},
+        own=frozenset(argument.name for argument in found.values() if argument.given in own),
+    )
 
 
 def matches(value: Any, values: tuple[Any, ...]) -> bool:
