@@ -248,6 +248,8 @@ def test_the_generation_says_what_is_meant():
         "model_path": "/srv/models/kimi", "tp_size": "8", "attention_backend": "flashinfer",
         "disable_custom_all_reduce": True, "enable_mscclpp": True,
     }  # fmt: skip
+    keyed = meant.read(generation((*COMMAND, "--config", "${CREDENTIALS_DIRECTORY}/engine.yaml", "100%%", "$$x")))
+    assert keyed.command[-3:] == (f"/run/credentials/{UNIT}/engine.yaml", "100%", "$x")
     assert meant.options_of(["--a=1", "--b", "x", "y", "--a", "2"]) == {"a": "2", "b": ("x", "y")}
 
 
@@ -333,11 +335,63 @@ def test_vllm_s_own_lines_are_understood():
     assert found(replace(given, journal=triton)) == {("proof-option", "critical")}
 
 
+def test_a_user_s_words_are_no_line_of_the_engine_s():
+    line = "[2026-11-30 10:00:00] Receive: obj=GenerateReqInput(text='PyMscclpp is disabled, falling back to NCCL')"
+    assert found(case(journal=journal.parse([*LINES, line]))) == set()
+
+
 def test_real_logs_of_healthy_engines_speak_of_no_fallback():
     for name in ("healthy_sglang_0.5.16_start_serve_stop.log", "healthy_vllm_0.33.0_start.log"):
         parsed = journal.parse((FIXTURES / "reports" / name).read_text().splitlines())
         assert parsed.told["nccl_version"] == ["2.28.9"]
         assert (parsed.fallbacks, parsed.off) == ([], {})
+
+
+REAL = FIXTURES / "proof"
+REAL_INFO = json.loads((REAL / "sglang_0.5.23_cpu_server_info.json").read_text())
+REAL_COMMAND = (
+    *(PYTHON, "-m", "sglang.launch_server", "--model-path", "/srv/models/smollm2-135m-instruct"),
+    *("--served-model-name", "smollm2-135m-instruct", "--host", "127.0.0.1", "--port", "30000", "--tp-size", "1"),
+    *("--attention-backend", "torch_native", "--num-continuous-decode-steps", "4", "--disable-custom-all-reduce"),
+    *("--device", "cpu", "--max-total-tokens", "20000", "--mem-fraction-static", "0.1", "--enable-metrics"),
+)
+
+
+def real(*more):
+    command = (*REAL_COMMAND, *more)
+    told = journal.parse((REAL / "sglang_0.5.23_cpu_start.log").read_text().splitlines())
+    return case(
+        meant=replace(MEANT, command=command), info=REAL_INFO, journal=told, nccl=None,
+        supervisor=replace(SUPERVISOR, command=("python3", "--", *command)),
+    )  # fmt: skip
+
+
+def test_a_real_engine_is_proved():
+    assert found(real()) == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "level"),
+    [
+        (("--sampling-backend", "flashinfer"), "critical"),  # SGLang on CPUs takes pytorch and says nothing
+        (("--kv-cache-dtype", "fp8_e4m3"), "critical"),
+        (("--max-total-tokens", "30000"), "warning"),
+    ],
+)
+def test_a_real_engine_that_was_asked_for_something_else_is_not(more, level):
+    assert found(real(*more)) == {("proof-option", level)}
+
+
+def test_graphs_that_a_gpu_loses_are_missed_and_those_of_a_cpu_are_not():
+    lines = (REAL / "sglang_0.5.23_cpu_start.log").read_text().splitlines()
+    on_gpu = case(journal=journal.parse([*LINES, *lines]))
+    assert found(on_gpu) == {("proof-fallback", "critical")}
+
+
+def test_nothing_of_a_real_answer_but_known_settings_is_kept():
+    kept = proof.prove(replace(real(), info={**REAL_INFO, "api_key": "hunter2", "admin_api_key": "hunter2"}))
+    assert "hunter2" not in json.dumps(kept)
+    assert set(kept["facts"]["settings"]) <= set(proof.SHOWN_SETTINGS)
 
 
 def test_a_fused_all_reduce_that_is_none_is_not_asked_for():

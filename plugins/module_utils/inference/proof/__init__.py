@@ -119,7 +119,7 @@ def line(result: Mapping[str, Any]) -> str:
     settings = known["settings"] or {}
     names = (("attention", "attention_backend"), ("MoE", "moe_runner_backend"), ("MoE", "moe_backend"))
     parts = [f"{known['engine']} {settings.get('version') or known['release']['version']}"]
-    parts += [f"{label} {settings[name]}" for label, name in names if settings.get(name)]
+    parts += [f"{label} {settings[name]}" for label, name in names if settings.get(name) not in (None, "auto")]
     parts += [f"sampling {settings['sampling_backend']}"] if settings.get("sampling_backend") else []
     nccl = known["nccl"]
     if nccl["library"]:

@@ -41,7 +41,9 @@ def gather(instance: str) -> Case:
     why: dict[str, str] = {}
     main, supervisor, children = _processes(meant, state, why)
     family = [entry for entry in (main, *children) if entry]
-    info, why["answer"] = answer.ask(meant.engine, answer.getter(meant.host, meant.port, _key(meant)))
+    info, why["answer"] = answer.ask(
+        meant.engine, answer.getter(meant.host, meant.port, _key(meant, state.get("supervisor_pid")))
+    )
     return Case(
         meant=meant,
         started_with=state.get("generation"),
@@ -78,12 +80,15 @@ def _processes(
     return process.read(main), process.read(supervisor), children
 
 
-def _key(meant: Meant) -> str | None:
+def _key(meant: Meant, pid: object) -> str | None:
     """Return the engine's key, where it has one that can be read here; without it the engine may say 401."""
     if meant.key_file is None:
         return None
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (CREDENTIALS / meant.unit / meant.key_file).read_text(encoding="ascii").strip()
+    file = CREDENTIALS / meant.unit / meant.key_file
+    # the unit's own view of the file system has the credentials wherever the host's has not
+    for path in (file, Path(f"/proc/{pid}/root{file}")):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return path.read_text(encoding="ascii").strip()
     return None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..nccl import log as nccl_log
 from ..redact import redact
+from ..signatures import REQUEST_LOG
 
 MOST_LINES = 50_000
 _SHOWN = 240
@@ -78,6 +79,8 @@ class Feature:
     """Pattern of the line that says that it is on; empty where the engine says nothing."""
     off: str
     """Pattern of the lines that say that it is not."""
+    without: tuple[str, ...] = ()
+    """Options (``name``, or ``name=value``) with which nobody expects it."""
 
 
 FEATURES: tuple[Feature, ...] = (
@@ -117,12 +120,22 @@ FEATURES: tuple[Feature, ...] = (
         "",
         r"no SGLang implementation, falling back to Transformers",
     ),
+    Feature(
+        "CUDA graphs",
+        (),
+        (),
+        "",
+        r"Cuda graph is disabled because",
+        ("disable_cuda_graph", "device=cpu"),
+    ),
 )
 """A feature without options and variables is always asked for."""
 
 _FALLBACK = re.compile(r"\bfall(?:s|ing|en)?[ -]?back\b", re.IGNORECASE)
 _UNIMPORTANT = re.compile(
-    r"fallback token IDs|torch_memory_saver|fast tokenizer|generation config|chat template", re.IGNORECASE
+    r"fallback token IDs|loopback address as fallback|torch_memory_saver|fast tokenizer|generation config"
+    r"|chat template",
+    re.IGNORECASE,
 )
 """Fallbacks that say nothing about which kernels run."""
 
@@ -158,6 +171,8 @@ def parse(lines: Iterable[str]) -> Journal:
     of_nccl: list[str] = []
     for line in lines:
         journal.lines += 1
+        if REQUEST_LOG.search(line):  # a user's words are no line of the engine's
+            continue
         if "NCCL " in line or " |" in line:
             of_nccl.append(line)
         _choices(journal, line)
@@ -201,12 +216,19 @@ def shown(line: str) -> str:
 
 def asked_for(feature: Feature, options: Mapping[str, object], variables: Mapping[str, str]) -> str | None:
     """Return what asks for a feature, or None. ``--flashinfer-allreduce-fusion-backend none`` asks for nothing."""
+    if any(_given(options, wanted) for wanted in feature.without):
+        return None
     if not feature.options and not feature.variables:
         return "the deployment"
     for name in feature.options:
         if str(options.get(name, "none")).lower() not in ("none", "false", "auto"):
             return f"--{name.replace('_', '-')}"
     return next((f"{n}={variables[n]}" for n in feature.variables if _is_on(variables.get(n))), None)
+
+
+def _given(options: Mapping[str, object], wanted: str) -> bool:
+    name, equals, value = wanted.partition("=")
+    return name in options and (not equals or options[name] == value)
 
 
 def _is_on(value: str | None) -> bool:

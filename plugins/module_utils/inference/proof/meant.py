@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,7 @@ def read(generation: Generation, record: Mapping[str, Any] | None = None) -> Mea
     units = sorted((p for p in files if p.startswith("/etc/systemd/system/")), key=lambda path: (path.count("/"), path))
     text = environment_text.read("\n".join(files[path] for path in units))
     settings = _settings(files, generation.instance)
+    known = {name: entry.value for name, entry in text.effective().items() if not entry.unresolved}
     if SEPARATOR not in text.command:
         raise MeantError(f"generation {generation.id}: its unit's ExecStart has no {SEPARATOR} before the engine")
     return Meant(
@@ -71,8 +73,8 @@ def read(generation: Generation, record: Mapping[str, Any] | None = None) -> Mea
         host=settings["host"],
         port=int(settings["port"]),
         key_file=settings.get("api_key_file"),
-        command=engine_command([_literal(word) for word in text.command]),
-        environment={name: entry.value for name, entry in text.effective().items() if not entry.unresolved},
+        command=engine_command([_expanded(word, {**known, **_systemd(generation.unit)}) for word in text.command]),
+        environment=known,
         files=tuple(units),
         record=dict(record or {}),
     )
@@ -90,9 +92,17 @@ def _settings(files: Mapping[str, str], instance: str) -> dict[str, Any]:
     return settings
 
 
-def _literal(word: str) -> str:
-    """Return a word of ExecStart= as the program gets it: ``%%`` and ``$$`` stand for one of each."""
-    return word.replace("%%", "%").replace("$$", "$")
+def _systemd(unit: str) -> dict[str, str]:
+    """Return the variables that systemd sets itself and that a command line may use."""
+    return {"CREDENTIALS_DIRECTORY": f"/run/credentials/{unit}"}
+
+
+def _expanded(word: str, variables: Mapping[str, str]) -> str:
+    """Return a word of ExecStart= as the program gets it (systemd.service, "Command lines").
+
+    ``%%`` and ``$$`` stand for one of each, ``${NAME}`` for a variable.
+    """
+    return re.sub(r"%%|\$\$|\$\{(\w+)\}", lambda found: variables.get(found[1], "") if found[1] else found[0][0], word)
 
 
 def engine_command(words: Sequence[str]) -> tuple[str, ...]:

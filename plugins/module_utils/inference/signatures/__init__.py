@@ -37,7 +37,7 @@ SIGNATURES: tuple[Signature, ...] = (*HARMLESS_SIGNATURES, *HOST_SIGNATURES, *EN
 _BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 _FILTER = WordFilter(SIGNATURES)
 
-_REQUEST_LOG = re.compile(r"Received request \S+: |Receive: obj=|Finish: obj=|\bprompt: ['\"]")
+REQUEST_LOG = re.compile(r"Received request \S+: |Receive: obj=|Finish: obj=|\bprompt: ['\"]")
 """Lines in which an engine repeats a user's prompt: whatever they say, they are no error."""
 
 _SHOWN = 400
@@ -78,7 +78,7 @@ class Scanner:
         self._number += 1
         line = clean(line)
         found = _FILTER.first(line)
-        if found is None or _REQUEST_LOG.search(line):
+        if found is None or REQUEST_LOG.search(line):
             return None
         row, span = found
         subject = next((value for value in span.groupdict().values() if value), None)
