@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import claims, engine_args, nccl, ports
@@ -52,6 +52,7 @@ class Case:
     """The NCCL release in the engine's lock, or None where it has none."""
     tables: Sequence[engine_args.Table] = ()
     """The options of every engine release."""
+    presets: Mapping[str, engine_args.Preset] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -102,26 +103,35 @@ def check(
     *,
     tables: Sequence[engine_args.Table] = (),
     presets: Mapping[str, engine_args.Preset] | None = None,
+    only_options: bool = False,
 ) -> list[Finding]:
-    """Return what is wrong with the instances of a host. ``settings`` have the right types."""
+    """Return what is wrong with the instances of a host, or with the engine options alone.
+
+    ``settings`` have the right types.
+    """
+    rules = OPTION_RULES if only_options else RULES
     instances = settings.get("service_instances", [])
-    raw = [Case(f"service_instances[{i}]", entry, settings, nccl_version, tables) for i, entry in enumerate(instances)]
+    known = presets or {}
+    raw = [
+        Case(f"service_instances[{i}]", entry, settings, nccl_version, tables, known)
+        for i, entry in enumerate(instances)
+    ]
     if any(case.engine not in engine_args.TITLES for case in raw):
         return []  # said already, by the choices of engine_name
-    cases, findings = _with_presets(raw, presets or {})
-    findings += [finding for case in cases for rule in RULES for finding in rule(case)]
+    cases, findings = _with_presets(raw)
+    findings += [finding for case in cases for rule in rules for finding in rule(case)]
+    if rules is not RULES:
+        return findings
     return [*findings, *_overlaps(cases), *_too_many(cases), *_keys(settings, cases), *_restore(settings, cases)]
 
 
-def _with_presets(
-    cases: Sequence[Case], presets: Mapping[str, engine_args.Preset]
-) -> tuple[list[Case], list[Finding]]:
+def _with_presets(cases: Sequence[Case]) -> tuple[list[Case], list[Finding]]:
     """Return the instances over their presets, and what is wrong with the presets that they name."""
     found: list[Finding] = []
     made = []
     for case in cases:
         try:
-            made.append(replace(case, instance=engine_args.expand(case.instance, case.engine, presets)))
+            made.append(replace(case, instance=engine_args.expand(case.instance, case.engine, case.presets)))
         except engine_args.PresetError as error:
             found.append(case.wrong("instance-preset", "preset", case.instance["preset"], str(error)))
             made.append(case)
@@ -197,23 +207,10 @@ def _nccl(case: Case) -> Iterator[Finding]:
         yield case.wrong("instance-nccl", "nccl_profile or nccl_environment", case.profile, str(error))
         return
     if case.table is not None or not case.tables:
-        yield from engine_args.lint(_engine_settings(case, environment), case.where)
+        version = str(case.settings.get("engine_version", ""))
+        given = engine_args.settings(case.engine, version, case.table, case.instance, case.scope, environment)
+        yield from engine_args.lint(given, case.where)
     yield from _lint(case, environment)
-
-
-def _engine_settings(case: Case, nccl_environment: Mapping[str, str]) -> engine_args.Settings:
-    """Return what the engine will be started with, for the rules about settings that do not go together."""
-    found = engine_args.resolved(case.engine, case.instance, case.table)
-    own = {engine_args.plain_name(name) for name in case.instance.get("arguments") or {}}
-    return engine_args.Settings(
-        engine=case.engine,
-        version=str(case.settings.get("engine_version", "")),
-        scope=case.scope,
-        ranks=case.instance.get("tensor_parallel_size") or 1,
-        arguments={argument.name: argument.value for argument in found.values()},
-        environment={**(case.instance.get("environment") or {}), **nccl_environment},
-        own=frozenset(argument.name for argument in found.values() if argument.given in own),
-    )
 
 
 def _lint(case: Case, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -247,6 +244,17 @@ def _environment(case: Case) -> Iterator[Finding]:
             yield case.wrong("environment-value", key, repr(value), "one line without control characters")
 
 
+def _preset(case: Case) -> Iterator[Finding]:
+    preset = case.presets.get(case.instance.get("preset") or "")
+    meant = preset.unfit(case.engine, str(case.settings.get("engine_version", ""))) if preset else None
+    if meant:
+        yield Finding(
+            "preset-release", "warning", f"{case.where}.preset was made for other releases",
+            seen=f"{case.instance['preset']} with {case.engine} {case.settings.get('engine_version')}", expected=meant,
+            fix="Choose such a release, or write the settings yourself.",
+        )  # fmt: skip
+
+
 def _arguments(case: Case) -> Iterator[Finding]:
     others = [table for table in case.tables if table.engine == case.engine and table is not case.table]
     yield from engine_args.check(case.instance, case.where, case.table, others)
@@ -259,8 +267,11 @@ def _smoke(case: Case) -> Iterator[Finding]:
         yield case.wrong("instance-smoke", "smoke", str(error), "a smoke profile (docs/smoke.md)")
 
 
-RULES = (_name, _model, _address, _port, _gpus, _nccl, _environment, _arguments, _smoke)
+RULES = (_name, _model, _address, _port, _gpus, _nccl, _environment, _preset, _arguments, _smoke)
 """Checks of one instance."""
+
+OPTION_RULES = (_nccl, _preset, _arguments)
+"""Those that are about what the engine is started with."""
 
 
 def _overlaps(cases: Sequence[Case]) -> list[Finding]:
