@@ -94,3 +94,13 @@ def test_the_profiles_in_the_guide_are_valid() -> None:
     assert blocks
     for block in blocks:
         load_profile(yaml.safe_load(block))
+
+
+def test_the_profile_of_kimi_labels_its_figures_as_three_runs() -> None:
+    (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL) if "kimi" in b)
+    gate = load_profile(yaml.safe_load(block)).gate
+    assert gate.floors["single.decode_tok_s"].value == 63.6
+    assert gate.targets["single.decode_tok_s"].value == 82.5
+    assert gate.references["concurrent.tok_s"].value == 2370
+    sources = [m.source for marks in (gate.floors, gate.targets, gate.references) for m in marks.values()]
+    assert [source[:5] for source in sources] == ["run 1", "run 2", "run 3"]
