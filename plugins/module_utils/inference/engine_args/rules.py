@@ -75,10 +75,11 @@ class Settings:
 
 
 def settings(
+    instance: Mapping[str, Any],
+    *,
     engine: str,
     version: str,
     table: Table | None,
-    instance: Mapping[str, Any],
     scope: Scope,
     nccl_environment: Mapping[str, str],
 ) -> Settings:
