@@ -208,7 +208,14 @@ def _nccl(case: Case) -> Iterator[Finding]:
         return
     if case.table is not None or not case.tables:
         version = str(case.settings.get("engine_version", ""))
-        given = engine_args.settings(case.engine, version, case.table, case.instance, case.scope, environment)
+        given = engine_args.settings(
+            case.instance,
+            engine=case.engine,
+            version=version,
+            table=case.table,
+            scope=case.scope,
+            nccl_environment=environment,
+        )
         yield from engine_args.lint(given, case.where)
     yield from _lint(case, environment)
 
