@@ -17,11 +17,12 @@ attributes:
   diff_mode: {support: none}
 options:
   release: {description: Name of the release. One that is not sealed yet is not asked., type: str, required: true}
-  models:
-    description: Models whose C(config.json) is asked about; each with C(name), C(path) and C(arguments), the engine's.
+  instances:
+    description: Instances as in C(service_instances), presets expanded; their models are asked about.
     type: list
     elements: dict
     default: []
+  catalog: {description: Models as in C(model_catalog)., type: list, elements: dict, default: []}
   timeout: {description: Seconds that the answers may take., type: int, default: 180}
   root: {description: Where releases are., type: path, default: /opt/inference/releases}
   state_dir: {description: Where answers are kept., type: path, default: /var/lib/inference/releases}
@@ -52,7 +53,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import release_questions, releases
+from ansible.module_utils.inference import engine_args, release_questions, releases
 from ansible.module_utils.inference.release_questions import asked
 from ansible.module_utils.inference.releases import sealing
 
@@ -72,17 +73,22 @@ def host_key() -> list[str]:
     return texts
 
 
-def present(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the models whose configuration is on the host, with its hash."""
+def present(engine: str, instances: list[dict[str, Any]], catalog: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the instances whose model's configuration is on the host, with its hash and the engine's arguments."""
+    models = {model.get("name"): model for model in catalog}
     found = []
-    for model in models:
+    for instance in instances:
+        model = models.get(instance.get("model"))
         try:
-            content = (Path(model["path"]) / "config.json").read_bytes()
+            content = (Path(model["path"]) / "config.json").read_bytes() if model else None
         except OSError:
-            continue
-        words = [str(word) for word in model.get("arguments") or ()]
-        digest = hashlib.sha256(content).hexdigest()
-        found.append({"name": str(model["name"]), "path": str(model["path"]), "arguments": words, "config": digest})
+            content = None
+        if model and content is not None:
+            words = engine_args.command(engine, "python", instance, model)
+            options = words[next(i for i, word in enumerate(words) if word.startswith("--")) :]
+            digest = hashlib.sha256(content).hexdigest()
+            entry = {"name": instance["name"], "path": model["path"], "arguments": options, "config": digest}
+            found.append(entry)
     return found
 
 
@@ -113,7 +119,7 @@ def answers_of(module: AnsibleModule, release: releases.Release, record: dict[st
     request = {
         "engine": record["engine"],
         "packages": release_questions.packages(record),
-        "models": present(module.params["models"]),
+        "models": present(record["engine"], module.params["instances"], module.params["catalog"]),
     }
     parts = [SCHEMA, record["record_sha256"], host_key(), request, inspect.getsource(asked)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -163,7 +169,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "release": {"type": "str", "required": True},
-            "models": {"type": "list", "elements": "dict", "default": []},
+            "instances": {"type": "list", "elements": "dict", "default": []},
+            "catalog": {"type": "list", "elements": "dict", "default": []},
             "timeout": {"type": "int", "default": 180},
             "root": {"type": "path", "default": "/opt/inference/releases"},
             "state_dir": {"type": "path", "default": "/var/lib/inference/releases"},

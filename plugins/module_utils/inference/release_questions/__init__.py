@@ -231,6 +231,8 @@ def _fusion(answers: Answers, record: Answers) -> Said:
 def line(result: Mapping[str, Any]) -> str:
     """Return one line for people out of what ``judge`` returned."""
     facts = result["facts"]
+    if not facts:
+        return f"not asked: {result['not_checked'][0]['why']}"
     torch = facts.get("torch") or {}
     gates = [name for name, said in (facts.get("gates") or {}).items() if said is True]
     parts = [f"torch {torch['version']}"] if torch.get("version") else []
@@ -241,4 +243,4 @@ def line(result: Mapping[str, Any]) -> str:
     pressing = [f for f in result["findings"] if f["level"] in ("critical", "unknown")]
     verdict = "as expected" if not pressing else f"{len(pressing)} surprises"
     skipped = f"; {len(result['not_checked'])} not checked" if result["not_checked"] else ""
-    return f"{verdict} ({', '.join(parts) or 'not asked'}{skipped})"
+    return f"{verdict} ({', '.join(parts) or 'no answer'}{skipped})"
