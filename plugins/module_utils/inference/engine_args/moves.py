@@ -30,8 +30,8 @@ def rows(instance: Mapping[str, Any], old: Table, new: Table) -> list[dict[str, 
     found = [_row(given, before[given], after.get(given)) for given in before]
     named = {argument.name for argument in after.values()}
     for name in difference(old, new)["default"]:
-        if name not in named:
-            now, then = old.options[name].default, new.options[name].default
+        now, then = old.options[name].default, new.options[name].default
+        if name not in named and (now or then):  # none and false are the same to a switch
             found.append({"option": name, "now": _shown(now), "then": _shown(then), "state": "default"})
     return found
 
