@@ -2,21 +2,27 @@
 """Proof of engagement: a running engine that is what was meant, and each way in which it is not."""
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from inference import proof
+from inference import generations, proof, systemd
 from inference.findings import Finding, NotChecked
 from inference.generations import Generation
 from inference.managed_files import Entry
 from inference.proof import answer, gather, journal, meant, process
 from inference.proof.checks import Case, ModuleFile, Nccl, check, same
+from inference.releases import sealing
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RELEASE = "sglang-0.5.23-abc"
@@ -299,8 +305,6 @@ def test_a_process_is_read_from_proc(tmp_path):
 
 
 def test_this_very_process_can_be_read():
-    import os
-
     seen = process.read(os.getpid())
     assert seen.whole
     assert seen.environment["PATH"]
@@ -454,6 +458,132 @@ def test_files_of_others_are_known_by_what_they_set(tmp_path):
     mine.write_text("[Service]\nEnvironment=A=1\n")
     other.write_text("[Service]\nEnvironment=NCCL_PROTO=Simple\n")
     assert gather.strangers([str(mine), str(other), "/nowhere"], [str(mine)]) == {"NCCL_PROTO": str(other)}
+
+
+# all of it, on real processes
+
+SUPERVISE = (
+    "import subprocess, sys\n"
+    "child = subprocess.Popen(sys.argv[sys.argv.index('--') + 1:])\n"
+    "print(child.pid, flush=True)\n"
+    "child.wait()\n"
+)
+ENGINE = """
+import http.server, json, sys
+class Engine(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+        self.wfile.write(json.dumps({"version": "0.5.23", "tp_size": 1, "sampling_backend": "pytorch"}).encode())
+    def log_message(self, *words): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Engine)
+open(sys.argv[1], "w").write(str(server.server_address[1]))
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def deployed(tmp_path, monkeypatch):
+    """Return a function that deploys options and an environment; a stand-in of an engine runs with them, or others."""
+    releases = tmp_path / "releases"
+    patched = releases / RELEASE / "x.py"
+    patched.parent.mkdir(parents=True)
+    patched.write_text("x = 1\n")
+    sealed = sealing.make_manifest(patched.parent)
+    record = {
+        **RECORD, "interpreter": {"real_path": os.path.realpath(sys.executable)}, "changed_files": ["x.py"],
+        "manifest_sha256": sealing.write_manifest(patched.parent, sealed),
+    }  # fmt: skip
+    (patched.parent / "release.json").write_text(json.dumps(record))
+    (tmp_path / "engine.py").write_text(ENGINE)
+    monkeypatch.setattr(generations, "STATE_ROOT", tmp_path / "state")
+    monkeypatch.setattr(generations, "RUNTIME_ROOT", tmp_path / "run")
+    monkeypatch.setattr(gather, "RELEASES", releases)
+    monkeypatch.setattr(gather, "_unit_files", lambda _: [])
+    running_now = []
+
+    def deploy(options=("--tp-size", "1"), started_with=None, **environment):
+        port_file = tmp_path / "port"
+        words = (sys.executable, str(tmp_path / "engine.py"), str(port_file), *options)
+        supervise = [sys.executable, "-I", "-c", SUPERVISE, "--", *(words if started_with is None else started_with)]
+        process_environment = {"PATH": "/usr/bin", "NCCL_P2P_LEVEL": "SYS", **environment}
+        supervisor = subprocess.Popen(supervise, stdout=subprocess.PIPE, text=True, env=process_environment)
+        running_now.append((supervisor, int(supervisor.stdout.readline())))
+        while not (port_file.exists() and port_file.read_text()):
+            time.sleep(0.01)
+        settings = {**SETTINGS, "port": int(port_file.read_text())}
+        unit = (
+            f"[Service]\nExecStart=/x -- {systemd.command_line(words)}\nEnvironment=NCCL_P2P_LEVEL=SYS PATH=/usr/bin\n"
+        )
+        wanted = Generation(
+            "kimi", UNIT, RELEASE, "1.0",
+            (Entry(f"/etc/systemd/system/{UNIT}", content=unit),
+             Entry("/etc/inference/kimi/supervisor.json", content=json.dumps(settings))),
+        )  # fmt: skip
+        store = generations.Store("kimi")
+        store.keep(wanted)
+        store.installed(wanted)
+        state = {"generation": wanted.id, "pid": running_now[-1][1], "supervisor_pid": supervisor.pid}
+        (tmp_path / "run" / "kimi").mkdir(parents=True)
+        (tmp_path / "run" / "kimi" / "state.json").write_text(json.dumps(state))
+        unit_state = systemd.UnitState("loaded", "active", "running", "success", "", supervisor.pid, 0, "")
+        monkeypatch.setattr(systemd, "unit_state", lambda _: unit_state)
+        return patched
+
+    yield deploy
+    for supervisor, child in running_now:
+        os.kill(child, signal.SIGKILL)
+        supervisor.wait()
+        supervisor.stdout.close()
+
+
+def proved():
+    result = proof.prove(gather.gather("kimi"))
+    return result, {finding["id"] for finding in result["findings"]}
+
+
+def test_a_stand_in_that_runs_as_meant_is_proved(deployed):
+    deployed()
+    result, rules = proved()
+    assert rules == set()
+    assert result["facts"]["settings"]["tp_size"] == 1
+    assert result["facts"]["nccl"]["operator"] == {"NCCL_P2P_LEVEL": "SYS"}
+    assert [module["sha256"] == module["sealed"] for module in result["facts"]["release"]["changed_files"]] == [True]
+    assert "proof-fallback" in {entry["id"] for entry in result["not_checked"]}  # no journal of this start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "rule"),
+    [
+        ({"options": ("--tp-size", "8")}, {}, "proof-option"),
+        ({"options": ("--tp-size", "1", "--sampling-backend", "flashinfer")}, {}, "proof-option"),
+        ({}, {"NCCL_P2P_LEVEL": "PHB"}, "proof-environment"),
+        ({}, {"NCCL_PROTO": "LL"}, "proof-extra-variable"),
+        ({}, {"LD_LIBRARY_PATH": "/x"}, "proof-extra-variable"),
+    ],
+)
+def test_a_stand_in_that_does_not_is_not(deployed, arguments, environment, rule):
+    deployed(**arguments, **environment)
+    assert proved()[1] == {rule}
+
+
+def test_a_release_that_was_altered_is_found(deployed):
+    patched = deployed()
+    patched.write_text("x = 2\n")
+    assert proved()[1] == {"proof-patched-file"}
+
+
+def test_a_unit_with_another_main_process_proves_nothing(deployed, monkeypatch):
+    deployed()
+    gone = systemd.UnitState("loaded", "failed", "failed", "exit-code", "", 0, 0, "exited 1")
+    monkeypatch.setattr(systemd, "unit_state", lambda _: gone)
+    result, rules = proved()
+    assert rules == {"proof-no-process"}
+    assert result["ok"] is False
+
+
+def test_what_is_not_installed_is_an_error(deployed):
+    with pytest.raises(meant.MeantError, match=r"run site\.yml"):
+        gather.gather("other")
 
 
 def test_the_guide_has_a_section_for_every_finding():
