@@ -92,7 +92,7 @@ def test_each_surprise_is_a_finding(parts, rule, level):
     assert found(answers) == {(rule, level)}
     result = judge(answers, RECORD)
     assert result["ok"] is (level == "info")
-    assert ("surprises" in release_questions.line(result)) is (level != "info")
+    assert ("surprise" in release_questions.line(result)) is (level != "info")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def line(result: Mapping[str, Any]) -> str:
         parts.append(f"{'+'.join(transports) or 'no transport seen'}, channels {', '.join(map(str, log['channels']))}")
     critical = sum(entry["level"] in ("critical", "unknown") for entry in result["findings"])
     warnings = sum(entry["level"] == "warning" for entry in result["findings"])
-    verdict = "proved" if result["ok"] else f"NOT what was meant: {critical} findings"
-    rest = [f"{warnings} warnings"] if warnings else []
+    verdict = "proved" if result["ok"] else f"NOT what was meant: {critical} finding{'s' * (critical > 1)}"
+    rest = [f"{warnings} warning{'s' * (warnings > 1)}"] if warnings else []
     rest += [f"{len(result['not_checked'])} not checked"] if result["not_checked"] else []
     return f"{known['unit']}: {verdict} ({', '.join(parts)}{'; ' + ', '.join(rest) if rest else ''})"

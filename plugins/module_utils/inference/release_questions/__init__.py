@@ -241,6 +241,6 @@ def line(result: Mapping[str, Any]) -> str:
     parts += [f"capability {_dotted(torch['capability'])}"] if torch.get("capability") else []
     parts += [", ".join(gates)] if gates else []
     pressing = [f for f in result["findings"] if f["level"] in ("critical", "unknown")]
-    verdict = "as expected" if not pressing else f"{len(pressing)} surprises"
+    verdict = "as expected" if not pressing else f"{len(pressing)} surprise{'s' * (len(pressing) > 1)}"
     skipped = f"; {len(result['not_checked'])} not checked" if result["not_checked"] else ""
     return f"{verdict} ({', '.join(parts) or 'no answer'}{skipped})"
