@@ -339,6 +339,10 @@ def test_vllm_s_own_lines_are_understood():
     assert found(replace(given, journal=triton)) == {("proof-option", "critical")}
 
 
+def test_the_suffix_of_a_build_is_no_other_release():
+    assert found(case(info={**INFO, "version": "0.5.23+cu130"})) == set()
+
+
 def test_a_user_s_words_are_no_line_of_the_engine_s():
     line = "[2026-11-30 10:00:00] Receive: obj=GenerateReqInput(text='PyMscclpp is disabled, falling back to NCCL')"
     assert found(case(journal=journal.parse([*LINES, line]))) == set()
