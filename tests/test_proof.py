@@ -244,6 +244,16 @@ def test_nccl_s_log_in_the_journal_is_compared_with_the_profile():
     assert "SHM, channels 4" in proof.line(result)
 
 
+def test_what_nccl_s_log_leaves_open_is_said():
+    lines = [line for line in REAL_LOG.splitlines() if " via " not in line and "coll channels" not in line]
+    without_sizes = [line for line in lines if "Algo" not in line]
+    given = case(journal=journal.parse([*LINES, *without_sizes]))
+    assert {"nccl-transport", "nccl-channels", "nccl-protocol"} <= skipped(given)
+    assert not {"nccl-transport", "nccl-channels", "nccl-protocol"} & skipped(
+        case(journal=journal.parse([*LINES, *REAL_LOG.splitlines()]))
+    )
+
+
 # the parts
 
 

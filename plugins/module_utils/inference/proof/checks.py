@@ -449,9 +449,20 @@ def _nccl_log(case: Case) -> Iterator[Finding | NotChecked]:
         for subject in ("transport", "channels", "protocol"):
             yield NotChecked(f"nccl-{subject}", f"{why}{hint}")
         return
+    yield from _untold(case.journal.nccl)
     wanted = {name: value for name, value in case.meant.nccl.items() if not name.startswith("NCCL_DEBUG")}
     for finding in nccl_log.compare(case.journal.nccl, wanted, nccl_version=recorded_nccl(case.meant.record)):
         yield replace(finding, level="critical") if finding.id in _DECISIVE_IN_LOG else finding
+
+
+def _untold(facts: nccl_log.Facts) -> Iterator[NotChecked]:
+    """Say what the lines that NCCL wrote leave open."""
+    if not facts.connections:
+        yield NotChecked("nccl-transport", "NCCL's lines name no connection: NCCL_DEBUG_SUBSYS needs P2P, SHM and NET")
+    if not facts.channels:
+        yield NotChecked("nccl-channels", "NCCL's lines name no channels: NCCL_DEBUG_SUBSYS needs INIT")
+    if not facts.used:
+        yield NotChecked("nccl-protocol", "NCCL's lines name no protocol: NCCL_DEBUG_SUBSYS needs TUNING")
 
 
 CHECKS: tuple[Check, ...] = (
