@@ -334,6 +334,8 @@ def test_model_names_are_different_and_not_empty(known: Known):
         ("arguments", {"port": 1}, "argument-owned"),
         ("arguments", {"api-key": "x"}, "secret-in-arguments"),
         ("arguments", {"nccl-port": 30001}, "instance-overlap"),
+        ("shm_size", "16 GB", "instance-shm-size"),
+        ("shm_size", "0", "instance-shm-size"),
         ("nccl_profile", "latancy", "instance-nccl"),
         ("nccl_environment", {"NCCL_PROTO": True}, "instance-nccl"),
         ("nccl_environment", {"nccl_proto": "LL"}, "instance-nccl"),

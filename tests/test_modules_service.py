@@ -787,6 +787,10 @@ def test_the_command_is_that_of_the_installed_generation(tmp_path: Path, monkeyp
     assert words[words.index("--history") + 1] == "/var/lib/inference/kimi/smoke"
     assert words[-1] == "--quick"
     assert "--quick" not in SMOKE.command(generation, "full", tmp_path)
+    assert "--api-key-file" not in words
+    (tmp_path / "supervisor.json").write_text('{"host": "::1", "port": 30000, "api_key_file": "api-key"}')
+    words = SMOKE.command(generation, "quick", tmp_path)
+    assert words[words.index("--api-key-file") + 1].endswith("/api-key")
 
 
 def test_the_profile_has_what_the_topology_record_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -45,7 +45,7 @@ def render(**more: Any) -> dict[str, str]:
     settings: dict[str, Any] = {
         "engine_release": {"engine": "sglang"}, "service_user": "root", "service_start_limit_burst": 3,
         "service_start_timeout": 3600, "service_restart_delay": 5, "__service_longest_delay": 60,
-        "service_start_grace": 600, "service_drain": 60, "service_watchdog": 90, "service_shm_size": "16G",
+        "service_start_grace": 600, "service_drain": 60, "service_watchdog": 90, "__service_shm_size": "16G",
         "service_numa_policy": "preferred", "__service_note": "A note.", "__service_engine_title": "SGLang",
         "__service_release_id": "r", "__service_toolkit_path": "/usr/local/lib/inference/v", "__service_keyed": True,
         "__service_command": ["/bin/true", "--config", "@credentials@/engine.yaml", "--x", "$y"],
@@ -210,7 +210,7 @@ def test_only_a_loopback_instance_is_kept_from_other_hosts():
 
 
 def test_shared_memory_is_the_instances_own_with_its_size():
-    assert values(render(service_shm_size="3G"), "TemporaryFileSystem") == ["/dev/shm:mode=1777,size=3G"]
+    assert values(render(__service_shm_size="3G"), "TemporaryFileSystem") == ["/dev/shm:mode=1777,size=3G"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def command(generation: generations.Generation, mode: str, folder: Path) -> list
         "--url", url(engine["host"], engine["port"]),
         "--profile", "-",
         "--history", str(folder / "smoke"),
+        # the key's file, never the key: what this program is called with, every local user can read
+        *(["--api-key-file", str(settings / "api-key")] if engine.get("api_key_file") else []),
         *(["--quick"] if mode == "quick" else []),
     ]  # fmt: skip
 

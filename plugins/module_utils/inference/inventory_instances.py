@@ -30,6 +30,10 @@ EPHEMERAL = range(32768, 61000)
 INTERNAL = range(ports.BLOCKS.start, ports.BLOCKS.stop)
 """Where instances have their internal ports, and where SGLang draws others (get_free_port_below_ephemeral)."""
 
+SIZE = r"[1-9][0-9]*[KMG]?"
+SIZE_EXPECTED = "a size such as 16G"
+"""How large a file system in memory is, as mount(8) reads it."""
+
 KEY_LENGTH = 16
 KEY = re.compile(rf"[!-~]{{{KEY_LENGTH},}}")
 """What an API key looks like: printable ASCII, long enough not to be guessed over a network."""
@@ -199,6 +203,12 @@ def _gpus(case: Case) -> Iterator[Finding]:
         yield case.wrong("instance-gpus-beyond", "gpus", ", ".join(map(str, named)), expected)
 
 
+def _shared_memory(case: Case) -> Iterator[Finding]:
+    size = case.instance.get("shm_size")
+    if size is not None and not re.fullmatch(SIZE, size):
+        yield case.wrong("instance-shm-size", "shm_size", repr(size), SIZE_EXPECTED)
+
+
 def _nccl(case: Case) -> Iterator[Finding]:
     measured = {"environment": {}, "nccl_version": ""}  # what it holds is known on the host alone
     try:
@@ -274,7 +284,7 @@ def _smoke(case: Case) -> Iterator[Finding]:
         yield case.wrong("instance-smoke", "smoke", str(error), "a smoke profile (docs/smoke.md)")
 
 
-RULES = (_name, _model, _address, _port, _gpus, _nccl, _environment, _preset, _arguments, _smoke)
+RULES = (_name, _model, _address, _port, _gpus, _shared_memory, _nccl, _environment, _preset, _arguments, _smoke)
 """Checks of one instance."""
 
 OPTION_RULES = (_nccl, _preset, _arguments)
