@@ -12,9 +12,11 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .stats import Phase
@@ -26,6 +28,9 @@ LAG_INTERVAL = 0.01
 KEEP_ALIVE = 2.0
 """Seconds an idle connection is kept: less than the 5 s after which uvicorn (both engines' server) closes it, since
 a request sent at that very moment would look like a dropped connection."""
+
+PRESSURE = Path("/proc/pressure/cpu")
+"""The kernel's count of waiting for a processor (PSI), of the whole host."""
 
 CONTROL_MAX = 4 * 1024 * 1024
 """Bytes of a control answer that are read."""
@@ -249,10 +254,11 @@ class _Observation:
     begun: float = 0.0
     ended: float = 0.0
     cpu: float = 0.0
+    pressure: float | None = None
     lags: list[float] = field(default_factory=list)
 
     def phase(self, raws: Sequence[RawStream]) -> Phase:
-        return Phase([complete(raw) for raw in raws], self.ended - self.begun, self.lags, self.cpu)
+        return Phase([complete(raw) for raw in raws], self.ended - self.begun, self.lags, self.cpu, self.pressure)
 
 
 @contextlib.asynccontextmanager
@@ -267,12 +273,25 @@ async def _observed() -> AsyncIterator[_Observation]:
             seen.lags.append(max(time.perf_counter() - before - LAG_INTERVAL, 0.0))
 
     meter = asyncio.ensure_future(look())
+    pressed = pressure_seconds()
     cpu, seen.begun = time.process_time(), time.perf_counter()
     try:
         yield seen
     finally:
         seen.ended, seen.cpu = time.perf_counter(), time.process_time() - cpu
+        now = pressure_seconds()
+        seen.pressure = now - pressed if now is not None and pressed is not None else None
         meter.cancel()
+
+
+def pressure_seconds(path: Path = PRESSURE) -> float | None:
+    """Return for how long since boot some task of this host waited for a processor, or None where nobody counts."""
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^some .*total=(\d+)", text, re.MULTILINE)
+    return int(found[1]) / 1e6 if found else None
 
 
 def _connection_failure(error: Any) -> str:

@@ -72,7 +72,8 @@ class Row:
     """The worst value that is no regression."""
     failures: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What would be a failure, were there enough earlier runs to go by."""
+    """What would be a failure, but for the ``excuse``."""
+    excuse: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -90,6 +91,7 @@ class Row:
             "allowed": self.allowed,
             "failures": list(self.failures),
             "warnings": list(self.warnings),
+            "excuse": self.excuse,
         }
 
 
@@ -118,21 +120,45 @@ def allowed_from(metric: str, baseline: Sequence[float], rule: Regression) -> fl
     return max(middle - max(middle * rule.percent / 100, scatter), 0.0)
 
 
-def judge(metrics: Mapping[str, float], gate: Gate, history: Sequence[Mapping[str, float]]) -> list[Row]:
+def pressures_of(throughput: Mapping[str, Any]) -> dict[str, float]:
+    """Return by stage how much of its time tasks waited for a processor; of a stage measured again, the second time."""
+    found = {}
+    for stage in ("single", "concurrent", "prefill"):
+        shapes = throughput.get(stage) or []
+        shapes = [shapes] if isinstance(shapes, Mapping) else shapes
+        found[stage] = max((row["client"].get("cpu_pressure") or 0.0 for row in shapes), default=0.0)
+    again = throughput.get("again")
+    second = {stage: value for stage, value in pressures_of(again).items() if again.get(stage)} if again else {}
+    return {**found, **second}
+
+
+def judge(
+    metrics: Mapping[str, float],
+    gate: Gate,
+    history: Sequence[Mapping[str, float]],
+    pressures: Mapping[str, float] | None = None,
+) -> list[Row]:
     """Return one row for each measured metric; ``history`` holds the metrics of the runs that are the baseline.
 
-    A regression against fewer than ``min_runs`` runs is a warning, no failure.
+    A regression is a warning, no failure, against fewer than ``min_runs`` runs, and where the stage's ``pressures`` say
+    that other work kept the processors of the server's host.
     """
-    return [_row(metric, value, gate, history) for metric, value in metrics.items()]
+    pressed = pressures or {}
+    return [_row(metric, value, gate, history, pressed.get(stage_of(metric), 0.0)) for metric, value in metrics.items()]
 
 
-def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, float]]) -> Row:
+def stage_of(metric: str) -> str:
+    """Return the stage that a metric is measured in."""
+    return metric.partition(".")[0]
+
+
+def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, float]], pressure: float) -> Row:
     past = [run[metric] for run in history if metric in run and metric not in UNSTABLE]
     floor = gate.floors.get(metric)
     allowed = allowed_from(metric, past, gate.regression) if past else None
     missed = ("below-floor",) if floor and worse(metric, value, floor.value) else ()
     regressed = ("regression",) if allowed is not None and worse(metric, value, allowed) else ()
-    counts = len(past) >= gate.regression.min_runs
+    excuse = _excuse(gate.regression, len(past), pressure) if regressed else ""
     return Row(
         metric,
         value,
@@ -142,9 +168,17 @@ def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, f
         statistics.median(past) if past else None,
         len(past),
         allowed,
-        missed + (regressed if counts else ()),
-        () if counts else regressed,
+        missed + (() if excuse else regressed),
+        regressed if excuse else (),
+        excuse,
     )
+
+
+def _excuse(rule: Regression, runs: int, pressure: float) -> str:
+    """Return why a regression only warns, or nothing."""
+    if pressure > rule.max_cpu_pressure:
+        return f"tasks on this host waited for a processor {pressure:.0%} of the time: it only warns"
+    return f"below {rule.min_runs} runs it only warns" if runs < rule.min_runs else ""
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..findings import Finding, Level
 from . import Result, Stage, finding
-from .after import after
+from .after import after, is_local
 from .context import Context, Depth, StopError
 from .correctness import correctness
-from .gate import History, Key, Row, judge, metrics_of, shape_of
+from .gate import History, Key, Row, judge, metrics_of, pressures_of, shape_of, stage_of
 from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
 from .profile import STAGES, Gate, Profile
@@ -50,6 +52,7 @@ async def run_stages(ctx: Context, stages: Collection[str], done: StageDone = la
         host=ctx.profile.host or urllib.parse.urlsplit(ctx.client.url).hostname, fingerprint=ctx.profile.fingerprint,
     )  # fmt: skip
     begun = time.perf_counter()
+    ctx.local = await asyncio.to_thread(is_local, ctx.client.url)
     async with ctx.client:
         for name in STAGES:
             stage = Stage(name)
@@ -98,17 +101,17 @@ def key_of(result: Result, profile: Profile) -> Key:
 class Past:
     """What a run is compared with: its ``history`` (None: there is none to keep), or a ``baseline`` in its place.
 
-    Whoever names one run as the baseline wants to be told about it, however few there are.
+    Whoever names one run as the baseline wants to be told about it, whatever else might explain the difference.
     """
 
     history: History | None = None
     baseline: Mapping[str, float] | None = None
 
-    def rows(self, metrics: Mapping[str, float], gate: Gate) -> list[Row]:
-        """Return the gate's verdict on each metric."""
+    def rows(self, throughput: Mapping[str, Any], gate: Gate) -> list[Row]:
+        """Return the gate's verdict on each metric of what was measured."""
         if self.baseline is not None:
-            gate = replace(gate, regression=replace(gate.regression, min_runs=1))
-        return judge(metrics, gate, self.runs)
+            gate = replace(gate, regression=replace(gate.regression, min_runs=1, max_cpu_pressure=math.inf))
+        return judge(metrics_of(throughput), gate, self.runs, pressures_of(throughput))
 
     @property
     def runs(self) -> Sequence[Mapping[str, float]]:
@@ -120,8 +123,8 @@ class Past:
 
 async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stage: None) -> None:
     """Measure the stages of figures that fail once more: a real decline stays, a disturbance mostly does not."""
-    rows = past.rows(metrics_of(ctx.result.throughput), ctx.profile.gate)
-    stages = {row.metric.split(".")[0] for row in rows if row.failures or row.warnings}
+    rows = past.rows(ctx.result.throughput, ctx.profile.gate)
+    stages = {stage_of(row.metric) for row in rows if row.failures or row.warnings}
     if not stages or not ctx.profile.gate.regression.again:
         return
     second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default", sweep=(), rates=())
@@ -143,9 +146,9 @@ def apply_gate(result: Result, profile: Profile, past: Past) -> bool:
     ``result.gate`` gets ``verdict`` (pass, fail, baseline, not-run), ``metrics``, ``rows`` and ``baseline_runs``.
     """
     metrics = metrics_of(result.throughput)
-    rows = past.rows(metrics, profile.gate)
+    rows = past.rows(result.throughput, profile.gate)
     for row in rows:
-        result.report.extend(_row_findings(row, profile.gate))
+        result.report.extend(_row_findings(row))
     _unknown_floors(result, profile, metrics)
     history = past.history
     if metrics and not past.runs and history is None:
@@ -159,14 +162,15 @@ def apply_gate(result: Result, profile: Profile, past: Past) -> bool:
         "rows": [row.as_dict() for row in rows],
         "baseline_runs": len(past.runs),
     }
-    sound = bool(metrics) and result.report.ok
+    disturbed = any(row.warnings and row.baseline_runs >= profile.gate.regression.min_runs for row in rows)
+    sound = bool(metrics) and result.report.ok and not disturbed
     if sound and history is not None and not history.baseline:
         result.report.extend([finding("baseline-recorded", f"{len(metrics)} figures")])
         result.gate["verdict"] = "baseline"
     return sound
 
 
-def _row_findings(row: Row, gate: Gate) -> Iterator[Finding]:
+def _row_findings(row: Row) -> Iterator[Finding]:
     if row.floor and "below-floor" in row.failures:
         source = f" ({row.floor.source})" if row.floor.source else ""
         yield finding("below-floor", figure(row.value), expected=figure(row.floor.value) + source, where=row.metric)
@@ -176,7 +180,7 @@ def _row_findings(row: Row, gate: Gate) -> Iterator[Finding]:
     expected = f"{figure(row.allowed)} (baseline {figure(row.baseline or 0)} of {runs})"
     level: Level | None = None
     if row.warnings:
-        level, expected = "warning", f"{expected}; below {gate.regression.min_runs} runs it only warns"
+        level, expected = "warning", f"{expected}; {row.excuse}"
     yield finding("regression", figure(row.value), expected=expected, level=level, where=row.metric)
 
 

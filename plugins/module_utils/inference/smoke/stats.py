@@ -60,6 +60,8 @@ class Phase:
     lags: list[float] = field(default_factory=list)
     """Seconds by which the client's event loop came late, sampled all along."""
     cpu_seconds: float = 0.0
+    pressure_seconds: float | None = None
+    """For how long some task of the client's host waited for a processor."""
 
     @property
     def good(self) -> list[Completion]:
@@ -140,6 +142,7 @@ def client_figures(
     seconds = sum(phase.seconds for phase in phases)
     share = sum(phase.cpu_seconds for phase in phases) / seconds if seconds else 0.0
     lag = percentile(lags, 99) if lags else 0.0
+    pressed = [phase.pressure_seconds for phase in phases if phase.pressure_seconds is not None]
 
     def too_late(allowed_share: float, of: float | None) -> str | None:
         allowed = max(limits["max_lag_ms"] / 1000, allowed_share * (of or 0.0))
@@ -152,6 +155,7 @@ def client_figures(
         "lag_max_ms": max(lags, default=0.0) * 1000,
         "cpu_share": share,
         "send_lag_p99_ms": _send_lag(phases),
+        "cpu_pressure": sum(pressed) / seconds if seconds and len(pressed) == len(phases) else None,
         "bound": busy or too_late(limits["max_lag_share_e2e"], e2e),
         "late": too_late(limits["max_lag_share_ttft"], ttft),
     }
