@@ -30,7 +30,7 @@ REFUSALS = {
 class HubServer(ThreadingHTTPServer):
     """The server. ``faults``: a fault's name to how many requests it still meets; ``cut`` ends bodies early."""
 
-    def __init__(self, files: dict[str, bytes], token: str | None = None) -> None:
+    def __init__(self, files: dict[str, bytes], token: str | None = None, port: int = 0) -> None:
         self.files, self.token = files, token
         self.faults: dict[str, int] = {}
         self.cut_after = 0
@@ -38,7 +38,7 @@ class HubServer(ThreadingHTTPServer):
         """What it answers instead of its list of files."""
         self.sent: dict[str, int] = {}
         """Bytes of bodies, by path."""
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", port), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property

@@ -19,7 +19,7 @@ from test_weights import model, shard  # noqa: F401 - a fixture
 
 from inference import fetching, weights
 from inference.weights import hub as hub_module
-from inference.weights.hub import Hub, HubError, download, listed
+from inference.weights.hub import Hub, HubError, HubPausedError, download, listed
 
 TOKEN = "hf_SecretSecretSecretSecretSecret1234"
 
@@ -97,6 +97,19 @@ def test_a_stopped_download_goes_on_in_the_next_run(server: HubServer, tmp_path:
     server.faults.clear()
     fetch(server, tmp_path / "new", jobs=1)
     assert server.sent["a.safetensors"] == len(server.files["a.safetensors"])
+
+
+def test_a_download_stops_after_its_patience_and_says_how_far_it_is(server: HubServer, tmp_path: Path):
+    whole = sum(len(raw) for name, raw in server.files.items() if name not in ("pytorch_model.bin", ".gitattributes"))
+    with pytest.raises(HubPausedError) as paused:
+        fetch(server, tmp_path / "new", patience=0.0)
+    assert (paused.value.there, paused.value.whole) == (0, whole)
+    (tmp_path / "new" / "a.safetensors.part").write_bytes(server.files["a.safetensors"][:1000])
+    with pytest.raises(HubPausedError) as paused:
+        fetch(server, tmp_path / "new", patience=0.0)
+    assert paused.value.there == 1000
+    fetch(server, tmp_path / "new")
+    assert weights.problems(tmp_path / "new") == []
 
 
 def test_what_was_begun_for_another_commit_does_not_count(server: HubServer, tmp_path: Path):

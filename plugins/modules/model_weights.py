@@ -6,17 +6,43 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: model_weights
-short_description: Check model weights, and put a model that was brought into its place
+short_description: Have model weights whole, known by their content, and small enough for the GPUs
 description:
-  - Compares every weight file's length with its own header and the index, and checks that the service may read it.
-  - A model that is brought arrives beside its place and is moved there only when it is whole.
+  - C(operation=check) compares every weight file's length with its own header and the index, and checks that the
+    service may read it. What looks as it did when it was last right is not read again. With O(instances) it also says
+    whether the release knows the model and whether it fits into the GPUs.
+  - C(operation=fetch) brings a model from a repository of a Hugging Face hub, C(operation=place) moves one there that
+    was brought beside its place. Both put it in its place only when it is whole.
+  - C(operation=remove) removes models that no kept generation names and no process has open.
 attributes:
-  check_mode: {support: full}
+  check_mode: {support: full, description: Says what would change; fetches, moves and removes nothing.}
   diff_mode: {support: none}
 options:
-  models: {description: "Entries with C(name) and C(path).", type: list, elements: dict, required: true}
+  operation: {description: What to do., type: str, choices: [check, fetch, place, remove], default: check}
+  models:
+    description: Entries with C(name), C(path) and perhaps C(source).
+    type: list
+    elements: dict
+    required: true
   user: {description: The account that has to read them., type: str}
-  incoming: {description: "Check C(<path>.incoming) and move it to C(path).", type: bool, default: false}
+  full: {description: "At C(operation=check), read every file.", type: bool, default: false}
+  instances:
+    description: Entries of C(service_instances), whose models are held against release and GPUs.
+    type: list
+    elements: dict
+    default: []
+  release: {description: "The release that is to serve: C(engine), C(version) and C(site_packages).", type: dict}
+  gpus:
+    description: Rows with nvidia-smi's C(memory.total) and C(compute_cap).
+    type: list
+    elements: dict
+    default: []
+  hub_endpoint: {description: The hub., type: str, default: "https://huggingface.co"}
+  hub_token: {description: Its token., type: str}
+  hub_proxy: {description: A proxy for it., type: str}
+  hub_jobs: {description: How many files are fetched at once., type: int, default: 8}
+  hub_patience: {description: Seconds after which a download is left for the next call., type: float}
+  state_dir: {description: Where the records of models are., type: path, default: /var/lib/inference/models}
 author: The inference toolkit's authors
 """
 
@@ -25,68 +51,134 @@ EXAMPLES = r"""
   model_weights:
     models: [{name: kimi, path: /srv/models/kimi}]
     user: inference
+
+- name: Fetch one
+  model_weights:
+    operation: fetch
+    models: [{name: smol, path: /srv/models/smol, source: "hf:OWNER/NAME@COMMIT"}]
+    hub_token: "{{ vault_hub_token }}"
 """
 
 RETURN = r"""
 incomplete: {description: Names of the models that cannot be loaded., returned: success, type: list}
 problems: {description: "Name to what is wrong, as text.", returned: success, type: dict}
 bytes: {description: "Name to the bytes of its weights.", returned: success, type: dict}
+budgets: {description: "Instance to bytes on one GPU and room for tokens.", returned: success, type: dict}
+hub_progress:
+  description: "The model that is not finished, bytes that are there, and bytes in all."
+  returned: when hub_patience was over
+  type: dict
+findings: {description: What an operator should know., returned: success, type: list}
+not_checked: {description: What could not be checked and why., returned: success, type: list}
 """
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import weights
+from ansible.module_utils.inference.weights.service import examine, gpus_of
+from ansible.module_utils.inference.weights.suitability import Release
+
+ERRORS = (weights.SourceError, weights.RecordError, weights.ModelError, weights.HubError, OSError)
 
 
-def place(module: AnsibleModule, model: dict[str, str]) -> None:
-    """Move a model that was brought into its place, if it is whole."""
-    target = Path(model["path"])
-    incoming = Path(f"{target}.incoming")
-    found = weights.problems(incoming)
-    if found:
-        module.fail_json(msg=f"model {model['name']}: what was brought is not whole: " + "; ".join(found))
-    if not weights.replaceable(target):
-        module.fail_json(
-            msg=f"model {model['name']}: seen {target}, which is a link, a file or a folder of something else; "
-            "expected an incomplete model or nothing; fix: move it away, or give the model another path. "
-            f"What was brought waits in {incoming}."
-        )
-    if target.exists():
-        shutil.rmtree(target)
-    incoming.rename(target)
+def bring(module: AnsibleModule, models: list[weights.Model]) -> None:
+    """Fetch or place models."""
+    params = module.params
+    for model in models:
+        if params["operation"] == "place":
+            weights.place(model)
+        else:
+            hub = weights.Hub(
+                endpoint=params["hub_endpoint"],
+                token=params["hub_token"],
+                proxy=params["hub_proxy"],
+                jobs=params["hub_jobs"],
+                patience=params["hub_patience"],
+            )
+            try:
+                weights.fetch(model, hub)
+            except weights.HubPausedError as paused:
+                progress = {"model": model.name, "there": paused.there, "whole": paused.whole}
+                module.exit_json(changed=True, hub_progress=progress)
+
+
+def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
+    """Return what is wrong with the models, and with instances that are to serve them."""
+    params, user = module.params, module.params["user"]
+    if module.check_mode and user and not weights.account_exists(user):
+        user = None  # the host role would have made it
+    write = not module.check_mode
+    found = {model.name: weights.look(model, user, full=params["full"], write=write) for model in models}
+    whole = {model.name: model.path for model in models if not found[model.name]}
+    release = (
+        Release(**{**params["release"], "site_packages": Path(params["release"]["site_packages"])})
+        if params["release"]
+        else None
+    )
+    if release and not release.site_packages.is_dir():
+        release = None
+    report, budgets = examine(whole, params["instances"], release, gpus_of(params["gpus"]))
+    return {
+        "incomplete": sorted(name for name, lines in found.items() if lines),
+        "problems": {name: "\n".join(lines) for name, lines in found.items() if lines},
+        "bytes": {name: weights.size(path) for name, path in whole.items()},
+        "budgets": {name: budget.as_dict() | {"text": budget.as_text()} for name, budget in budgets.items()},
+        **{key: value for key, value in report.as_dict().items() if key in ("findings", "not_checked")},
+    }
+
+
+def run(module: AnsibleModule) -> dict[str, Any]:
+    """Do what is asked and return the result."""
+    params = module.params
+    models = [weights.model_of(entry, Path(params["state_dir"])) for entry in params["models"]]
+    if params["operation"] == "remove":
+        for model in models:
+            weights.remove(model, act=False)  # all are checked before one goes
+        removed = [model.name for model in models if weights.remove(model, act=not module.check_mode)]
+        return {"changed": bool(removed), "removed": removed}
+    bringing = params["operation"] != "check"
+    if bringing and module.check_mode:
+        return {"changed": True, "incomplete": [], "problems": {}, "bytes": {}, "budgets": {}}
+    if bringing:
+        bring(module, models)
+    result = check(module, models)
+    if bringing and result["incomplete"]:
+        module.fail_json(msg="; ".join(f"model {name}: {text}" for name, text in result["problems"].items()))
+    return {"changed": bringing, **result}
 
 
 def main() -> None:
     """Run the module."""
+    text, rows = {"type": "str"}, {"type": "list", "elements": "dict"}
     module = AnsibleModule(
         argument_spec={
-            "models": {"type": "list", "elements": "dict", "required": True},
-            "user": {"type": "str"},
-            "incoming": {"type": "bool", "default": False},
+            "operation": {"type": "str", "choices": ["check", "fetch", "place", "remove"], "default": "check"},
+            "models": {**rows, "required": True},
+            "user": text,
+            "full": {"type": "bool", "default": False},
+            "instances": {**rows, "default": []},
+            "release": {"type": "dict"},
+            "gpus": {**rows, "default": []},
+            "hub_endpoint": {"type": "str", "default": weights.ENDPOINT},
+            "hub_token": {"type": "str", "no_log": True},
+            "hub_proxy": text,
+            "hub_jobs": {"type": "int", "default": 8},
+            "hub_patience": {"type": "float"},
+            "state_dir": {"type": "path", "default": "/var/lib/inference/models"},
         },
         supports_check_mode=True,
     )
-    models = module.params["models"]
-    if module.params["incoming"] and module.check_mode:
-        module.exit_json(changed=True, incomplete=[], problems={}, bytes={})
-    if module.params["incoming"]:
-        for model in models:
-            place(module, model)
-    user = module.params["user"]
-    if module.check_mode and user and not weights.account_exists(user):
-        user = None  # the host role would have made it
-    found = {model["name"]: weights.problems(Path(model["path"]), user) for model in models}
-    found = {name: lines for name, lines in found.items() if lines}
-    if module.params["incoming"] and found:
-        module.fail_json(msg="; ".join(f"model {name}: {', '.join(lines)}" for name, lines in found.items()))
-    module.exit_json(
-        changed=module.params["incoming"],
-        incomplete=sorted(found),
-        problems={name: "\n".join(lines) for name, lines in found.items()},
-        bytes={m["name"]: weights.size(Path(m["path"])) for m in models if m["name"] not in found},
-    )
+    try:
+        result = run(module)
+    except ERRORS as error:
+        module.fail_json(msg=str(error))
+    findings = [finding for finding in result.get("findings", []) if finding["level"] == "critical"]
+    if findings:
+        lines = [f"{f['what']}: seen {f['seen']}; expected {f['expected']}; fix: {f['fix']}" for f in findings]
+        module.fail_json(msg="\n".join(lines), **result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

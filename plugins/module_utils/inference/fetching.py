@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import http
 import http.client
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +22,10 @@ PART = ".part"
 ATTEMPTS = 4
 LONGEST_PAUSE = 300.0
 """Seconds; a server that asks for more is asked again by the next run."""
+
+
+class PausedError(RuntimeError):
+    """The time that a call was given is over; the next call goes on."""
 
 
 class FetchError(RuntimeError):
@@ -56,17 +59,29 @@ def opener(proxy: str | None = None) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def fetch(downloads: Sequence[Download], *, jobs: int = 4, proxy: str | None = None, pause: float = 1.0) -> None:
+def fetch(
+    downloads: Sequence[Download],
+    *,
+    jobs: int = 4,
+    proxy: str | None = None,
+    pause: float = 1.0,
+    until: float | None = None,
+) -> None:
     """Fetch all files. Raises FetchError that names every file that could not be had.
 
     ``pause``: seconds before the second attempt at a file, doubled with each; a server's Retry-After counts more.
+    ``until``: a time of ``time.monotonic()`` at which to stop with PausedError.
     """
     open_url = opener(proxy)
     failures: list[tuple[str, int | None]] = []
+    paused = False
 
     def one(download: Download) -> None:
+        nonlocal paused
         try:
-            _fetch_one(open_url, download, pause)
+            _fetch_one(open_url, download, pause, until)
+        except PausedError:
+            paused = True
         except (OSError, EOFError, http.client.HTTPException, FetchError) as error:
             failures.append((f"{download.path.name}: {error}", getattr(error, "code", None)))
 
@@ -76,12 +91,16 @@ def fetch(downloads: Sequence[Download], *, jobs: int = 4, proxy: str | None = N
     if failures:
         status = next((status for _, status in failures if status is not None), None)
         raise FetchError("; ".join(sorted(message for message, _ in failures)), status)
+    if paused:
+        raise PausedError
 
 
-def _fetch_one(open_url: urllib.request.OpenerDirector, download: Download, pause: float) -> None:
+def _fetch_one(
+    open_url: urllib.request.OpenerDirector, download: Download, pause: float, until: float | None
+) -> None:
     for attempt in range(ATTEMPTS):
         try:
-            _append(open_url, download)
+            _append(open_url, download, until)
             break
         except (OSError, EOFError, http.client.HTTPException) as error:
             if attempt == ATTEMPTS - 1 or is_final(error):
@@ -106,12 +125,13 @@ def waiting(error: BaseException, otherwise: float) -> float:
     return min(float(wanted) if wanted.isdigit() else otherwise, LONGEST_PAUSE)
 
 
-def _append(open_url: urllib.request.OpenerDirector, download: Download) -> None:
+def _append(open_url: urllib.request.OpenerDirector, download: Download, until: float | None) -> None:
     """Add to the part what it lacks; a server that ignores the range makes it begin again."""
     part = download.part
     have = part.stat().st_size if part.exists() else 0
     if have == download.size and have:
         return
+    _check_time(until)
     request = urllib.request.Request(download.url)  # noqa: S310 - the URL is the index's, the content is checked
     if 0 < have < download.size:
         request.add_header("Range", f"bytes={have}-")
@@ -120,6 +140,13 @@ def _append(open_url: urllib.request.OpenerDirector, download: Download) -> None
     with open_url.open(request, timeout=60) as response:
         resumed = getattr(response, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
         with part.open("ab" if resumed else "wb") as stream:
-            shutil.copyfileobj(response, stream, CHUNK)
+            while chunk := response.read(CHUNK):
+                stream.write(chunk)
+                _check_time(until)
     if (size := part.stat().st_size) < download.size:
         raise EOFError(f"the connection ended after {size} of {download.size} bytes")
+
+
+def _check_time(until: float | None) -> None:
+    if until is not None and time.monotonic() > until:
+        raise PausedError

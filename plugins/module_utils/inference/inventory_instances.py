@@ -152,7 +152,8 @@ def _name(case: Case) -> Iterator[Finding]:
 def _model(case: Case) -> Iterator[Finding]:
     if "model_catalog" not in case.settings:
         return  # it cannot be used, as another finding says
-    models = [model["name"] for model in case.settings.get("model_catalog", [])]
+    catalog = case.settings.get("model_catalog", [])
+    models = [model["name"] for model in catalog if model.get("state") != "absent"]
     name = case.instance["model"]
     if name not in models:
         known = ", ".join(models) or "it is empty"

@@ -4,32 +4,30 @@
 from __future__ import annotations
 
 from .files import account_exists, problems, replaceable, size
-from .fit import Fit, Instance, fit, judge
-from .hub import Hub, HubError, download
-from .record import Record, RecordError, adopt, known_sums, record_path
+from .hub import ENDPOINT, Hub, HubError, HubPausedError
+from .record import Record, RecordError
 from .sources import Source, SourceError, parse_source
-from .suitability import Release, suitability
+from .state import Model, ModelError, fetch, look, model_of, place, remove
 
 __all__ = [
-    "Fit",
+    "ENDPOINT",
     "Hub",
     "HubError",
-    "Instance",
+    "HubPausedError",
+    "Model",
+    "ModelError",
     "Record",
     "RecordError",
-    "Release",
     "Source",
     "SourceError",
     "account_exists",
-    "adopt",
-    "download",
-    "fit",
-    "judge",
-    "known_sums",
+    "fetch",
+    "look",
+    "model_of",
     "parse_source",
+    "place",
     "problems",
-    "record_path",
+    "remove",
     "replaceable",
     "size",
-    "suitability",
 ]

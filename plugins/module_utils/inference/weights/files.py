@@ -30,7 +30,7 @@ def problems(folder: Path, user: str | None = None) -> list[str]:
     for shard in shards:
         found += _shard(shard)
     if user is not None:
-        found += _unreadable(folder, user)
+        found += unreadable(folder, user)
     return found
 
 
@@ -104,8 +104,8 @@ def _shard(file: Path) -> list[str]:
     return [] if expected == actual else [f"{file.name}: {actual} bytes, and its header says {expected}"]
 
 
-def _unreadable(folder: Path, user: str) -> list[str]:
-    """Decide from owner, group and mode bits, since the caller is root and may read everything."""
+def unreadable(folder: Path, user: str) -> list[str]:
+    """Return what a user cannot read, by owner, group and mode bits: the caller is root, who may read all."""
     try:
         account = pwd.getpwnam(user)
     except KeyError:

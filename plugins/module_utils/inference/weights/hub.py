@@ -50,6 +50,14 @@ class HubError(RuntimeError):
     """What could not be had from a hub, and what to do."""
 
 
+class HubPausedError(RuntimeError):
+    """A download is not finished yet: bytes that are there, and bytes in all."""
+
+    def __init__(self, there: int, whole: int) -> None:
+        super().__init__(f"{there} of {whole} bytes")
+        self.there, self.whole = there, whole
+
+
 @dataclass(frozen=True)
 class Hub:
     """How to reach a hub. ``token`` is a secret and never part of an error."""
@@ -61,6 +69,8 @@ class Hub:
     """Files that are fetched at once."""
     pause: float = 2.0
     """Seconds before the second attempt, doubled with each; a server's Retry-After counts more."""
+    patience: float | None = None
+    """Seconds after which a call stops with HubPausedError, so that whoever called can say how far it is."""
 
     @property
     def authorization(self) -> str | None:
@@ -88,7 +98,7 @@ def download(hub: Hub, name: str, revision: str, folder: Path, ignore: Sequence[
     """Bring the files of a commit into ``folder`` and return what the hub says of them. Raises HubError.
 
     What is in ``folder`` already counts, whole files and halves of them. Everything is checked before the first byte is
-    fetched: that the commit is there, holds weights, and fits on the disk.
+    fetched: that the commit is there, holds weights, and fits on the disk. Raises HubPausedError after ``patience``.
     """
     origin = f"hf:{name}@{revision}"
     files = [file for file in listed(hub, name, revision) if not _ignored(file.path, ignore)]
@@ -110,7 +120,11 @@ def download(hub: Hub, name: str, revision: str, folder: Path, ignore: Sequence[
         for file in lacking
     ]
     try:
-        fetching.fetch(downloads, jobs=hub.jobs, proxy=hub.proxy, pause=hub.pause)
+        until = time.monotonic() + hub.patience if hub.patience is not None else None
+        fetching.fetch(downloads, jobs=hub.jobs, proxy=hub.proxy, pause=hub.pause, until=until)
+    except fetching.PausedError:
+        whole = sum(file.size for file in files)
+        raise HubPausedError(whole - _lacking_bytes(lacking, folder), whole) from None
     except fetching.FetchError as error:
         raise HubError(f"{origin}: {error}; fix: {_FIXES.get(error.status, _FIXES[None])}") from error
     (folder / MARK).unlink()
@@ -176,9 +190,15 @@ def _there(file: File, folder: Path) -> bool:
     return path.is_file() and path.stat().st_size == file.size
 
 
-def _check_room(origin: str, files: Sequence[File], folder: Path) -> None:
+def _lacking_bytes(files: Sequence[File], folder: Path) -> int:
+    """Return how many bytes of these files have not come yet."""
     parts = [folder / (file.path + fetching.PART) for file in files]
-    need = sum(file.size for file in files) - sum(part.stat().st_size for part in parts if part.exists())
+    there = sum(part.stat().st_size for part in parts if part.exists())
+    return sum(file.size for file in files if not _there(file, folder)) - there
+
+
+def _check_room(origin: str, files: Sequence[File], folder: Path) -> None:
+    need = _lacking_bytes(files, folder)
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if files and need + SPARE > free:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _REPOSITORY = re.compile(r"hf:(?P<name>[\w.-]+/[\w.-]+)@(?P<revision>.+)")
-_HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>/.+)")
+_HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>/[^/].*)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
