@@ -137,7 +137,8 @@ def _several(option: Option, values: Sequence[Any]) -> str | None:
 
 def _one(option: Option, value: Any) -> str | None:
     if isinstance(value, (Mapping, list)):
-        return None if option.takes in ("json", "special") else _wanted(option)
+        # what takes text may read JSON in it
+        return None if option.takes in ("json", "special", "text") and not option.choices else _wanted(option)
     if option.choices and str(value) not in option.choices:
         return f"{_wanted(option)}{nearest(str(value), option.choices)}"
     return None if TAKES[option.takes](str(value)) else _wanted(option)
