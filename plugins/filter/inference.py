@@ -17,7 +17,7 @@ from jinja2 import Undefined, UndefinedError
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(PROJECT / "plugins" / "module_utils"))
 
-from inference import engine_args, host_lock, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
+from inference import engine_args, gateway, host_lock, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
 from inference.findings import Finding, Report  # noqa: E402
 from inference.releases import locks  # noqa: E402
 
@@ -150,6 +150,28 @@ def toolkit_files(project: str) -> dict[str, Any]:
     return {"version": version, "path": root, "files": entries}
 
 
+def host_program_files(project: str) -> list[dict[str, Any]]:
+    """Return the program that a host's units run at boot, and its modules, as entries for managed_files.
+
+    It lies beside the versions of the toolkit, which go with the generations that use them.
+    """
+    base, root = Path(project), f"{toolkit.ROOT}/host"
+    names = [f"{toolkit.DOMAIN}/{name}.py" for name in ("__init__", "findings", "program", "xid")]
+    names += [f"{toolkit.DOMAIN}/host/{name}.py" for name in ("__init__", "machine", "at_boot")]
+    paths = [
+        base / "scripts/host",
+        *(base / name for name in names),
+        *sorted((base / toolkit.DOMAIN / "topology").glob("*.py")),
+    ]
+    files = {str(path.relative_to(base)): path.read_text() for path in paths}
+    folders = {f"{root}/{parent}" for path in files for parent in Path(path).parents if str(parent) != "."}
+    entries: list[dict[str, Any]] = [{"path": name, "state": "directory"} for name in (root, *sorted(folders))]
+    for path, text in files.items():
+        mode = "0755" if path.startswith("scripts/") else "0644"
+        entries.append({"path": f"{root}/{path}", "state": "file", "content": text, "mode": mode})
+    return entries
+
+
 @functools.cache
 def _own_run() -> host_lock.Holder:
     return host_lock.own()
@@ -160,6 +182,41 @@ def lock_holder(alive: Sequence[str]) -> dict[str, Any]:
     return {**dataclasses.asdict(_own_run()), "alive": sorted({*alive, *host_lock.living().values()})}
 
 
+def gateway_entry(instance: Mapping[str, Any], host: str, same_host: bool = False, key: str = "") -> dict[str, str]:
+    """Return an instance as an entry of a gateway's pool."""
+    try:
+        return {"url": gateway.address(instance, host, same_host=same_host), **({"api_key": key} if key else {})}
+    except gateway.GatewayError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def gateway_entries(hosts: Sequence[str], variables: Mapping[str, Any], name: str) -> list[dict[str, str]]:
+    """Return the pool of a gateway, from the instances that this run has tested."""
+    entries = []
+    for host in hosts:
+        own = variables[host]
+        for instance in own.get("__fleet_proved", []):
+            key = own.get("service_api_keys", {}).get(instance["name"], "")
+            entries.append(gateway_entry(instance, own.get("ansible_host", host), host == name, key))
+    return entries
+
+
+GATEWAY_PARTS = ("__init__", "atomic", "findings", "gateway", "program")
+"""Modules of the domain that scripts/gateway needs."""
+
+
+def gateway_files(project: str, target: str) -> list[dict[str, Any]]:
+    """Return the program that a gateway's router unit calls."""
+    domain = toolkit.DOMAIN
+    paths = ["scripts/gateway", *(f"{domain}/{name}.py" for name in GATEWAY_PARTS)]
+    above = {str(parent) for path in paths for parent in Path(path).parents if str(parent) != "."}
+    entries: list[dict[str, Any]] = [{"path": toolkit.ROOT, "state": "directory"}]
+    entries += [{"path": folder, "state": "directory"} for folder in [target, *sorted(f"{target}/{f}" for f in above)]]
+    for path in paths:
+        entries.append({"path": f"{target}/{path}", "content": (Path(project) / path).read_text(), "mode": "0644"})
+    return entries
+
+
 class FilterModule:
     """Tell Ansible the filters of this file."""
 
@@ -168,6 +225,10 @@ class FilterModule:
         return {
             "engine_command": engine_command,
             "findings_text": findings_text,
+            "gateway_entries": gateway_entries,
+            "gateway_entry": gateway_entry,
+            "gateway_files": gateway_files,
+            "host_program_files": host_program_files,
             "inventory_findings": inventory_findings,
             "lock_holder": lock_holder,
             "nccl_environment": nccl_environment,

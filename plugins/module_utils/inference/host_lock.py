@@ -14,6 +14,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from . import managed_files
+from .atomic import write_atomically
 from .findings import Finding
 
 FILE = "lock.json"
@@ -29,8 +30,8 @@ ROOT = Path("/var/lib/inference")
 """Where a host keeps the lock: on disk, since a reboot does not end the run that asked for it."""
 
 PROC = Path("/proc")
-PROGRAM = "ansible"
-"""What the name of every program that runs a playbook begins with."""
+PROGRAM = re.compile(r"ansible(-[a-z]+)?")
+"""The names of programs that run a playbook."""
 
 State = Literal["taken", "ours", "taken-over", "refused"]
 
@@ -82,7 +83,7 @@ def living(proc: Path = PROC) -> dict[int, str]:
     found = {}
     for folder in proc.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if any(Path(word).name.startswith(PROGRAM) for word in _words(folder)[:2]):
+            if any(PROGRAM.fullmatch(Path(word).name) for word in _words(folder)[:2]):
                 found[int(folder.name)] = _run(boot, int(folder.name), _start(folder))
     return found
 
@@ -154,7 +155,7 @@ def acquire(root: Path, wanted: Holder, takeover: str = "") -> Outcome:
             return Outcome("refused", found)
         taken = replace(wanted, since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         content = json.dumps(asdict(taken), indent=1) + "\n"
-        managed_files.write(root / FILE, content.encode(), managed_files.Entry(str(root / FILE), mode=0o644))
+        write_atomically(root / FILE, content.encode())
         return Outcome("taken-over" if found else "taken", taken, found)
 
 

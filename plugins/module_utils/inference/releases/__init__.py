@@ -226,7 +226,9 @@ def sealed_releases(root: Path, state_dir: Path, engine: str) -> list[Release]:
     found = []
     for path in root.glob(f"{engine}-*/{RELEASE}"):
         release = Release(path.parent.name, root, state_dir)
-        found.append((release.record().get("created", ""), release))
+        record = release.record()
+        if record.get("engine") == engine:  # and not another whose name begins alike: sglang-router
+            found.append((record.get("created", ""), release))
     return [release for _, release in sorted(found, key=lambda item: (item[0], item[1].name), reverse=True)]
 
 
