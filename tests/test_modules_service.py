@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules around a service: generations, control, smoke test, weights and kernel settings.
+"""The modules around a service: generations, control, smoke test and weights.
 
 They run in this process with a systemd that a test scripts; files are real, below pytest's folder.
 """
@@ -25,11 +25,12 @@ from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 from test_weights import shard
 
+import inference.host.preparation
+import inference.host.system
 import inference.instances
-import inference.kernel_settings
 import inference.toolkit
 import inference.weights  # noqa: F401 - the modules import the domain under Ansible's name for it
-from inference import generations, host_plan, kernel_settings, managed_files, placement, systemd
+from inference import generations, host_plan, managed_files, placement, systemd
 from inference.generations import Generation, Store
 from inference.managed_files import Entry
 from inference.systemd import SystemdError, UnitState
@@ -37,7 +38,7 @@ from inference.systemd import SystemdError, UnitState
 ROOT = Path(__file__).resolve().parent.parent
 ME = {"owner": getpass.getuser(), "group": grp.getgrgid(os.getgid()).gr_name}
 UNIT = "sglang@kimi.service"
-MODULES = ("service_plan", "service_generation", "service_control", "smoke_test", "model_weights", "kernel_settings")
+MODULES = ("service_plan", "service_generation", "service_control", "smoke_test", "model_weights", "host_settings")
 
 Result = dict[str, Any]
 Run = Callable[..., Result]
@@ -880,65 +881,3 @@ def test_weights_in_check_mode(tmp_path: Path, run: Run):
     model(tmp_path / "new.incoming")
     assert run(WEIGHTS, check=True, models=catalog(tmp_path / "new"), incoming=True)["changed"] is True
     assert not (tmp_path / "new").exists()
-
-
-# kernel_settings
-
-KERNEL = load("kernel_settings")
-
-
-@pytest.fixture
-def proc(host: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (host / "proc/vm").mkdir(parents=True)
-    (host / "proc/vm/swappiness").write_text("60\n")
-    for function in (kernel_settings.read, kernel_settings.set_running, kernel_settings.path_of):
-        monkeypatch.setattr(function, "__defaults__", (host / "proc",))
-    original = kernel_settings.boot_file
-    monkeypatch.setattr(
-        kernel_settings,
-        "boot_file",
-        lambda values, path: Entry(**{**vars(original(values, path)), **ME}),
-    )
-    return host / "proc"
-
-
-def sysctls(run: Run, host: Path, values: dict[str, Any], *, check: bool = False) -> Result:
-    return run(KERNEL, check=check, sysctls=values, path=f"{host}/etc/60.conf")
-
-
-def test_settings_hold_now_and_at_the_next_boot(host: Path, proc: Path, run: Run):
-    result = sysctls(run, host, {"vm.swappiness": "10"})
-    assert result["changed"] is True
-    assert (proc / "vm/swappiness").read_text() == "10"
-    assert "vm.swappiness = 10" in (host / "etc/60.conf").read_text()
-    assert result["running"] == {"vm.swappiness": "60"}
-    assert sysctls(run, host, {"vm.swappiness": "10"})["changed"] is False
-    check_returned(KERNEL, result)
-
-
-def test_a_value_that_was_changed_by_hand_is_healed(host: Path, proc: Path, run: Run):
-    sysctls(run, host, {"vm.swappiness": "10"})
-    (proc / "vm/swappiness").write_text("60\n")
-    result = sysctls(run, host, {"vm.swappiness": "10"})
-    assert result["changed"] is True
-    assert [entry["before"] for entry in result["diff"]] == ["vm.swappiness = 60\n"]
-    (host / "etc/60.conf").unlink()
-    assert sysctls(run, host, {"vm.swappiness": "10"})["changed"] is True
-
-
-def test_settings_in_check_mode_and_the_way_back(host: Path, proc: Path, run: Run):
-    result = sysctls(run, host, {"vm.swappiness": "10"}, check=True)
-    assert result["changed"] is True
-    assert len(result["diff"]) == 2
-    assert (proc / "vm/swappiness").read_text() == "60\n"
-    assert not (host / "etc/60.conf").exists()
-    sysctls(run, host, {"vm.swappiness": "10"})
-    assert sysctls(run, host, {})["changed"] is True
-    assert not (host / "etc/60.conf").exists()
-
-
-def test_a_wrong_setting_changes_nothing(host: Path, proc: Path, run: Run):
-    result = sysctls(run, host, {"vm.swappiness": "10", "vm.swap": "10"})
-    assert "no such setting" in result["msg"]
-    assert (proc / "vm/swappiness").read_text() == "60\n"
-    assert not (host / "etc/60.conf").exists()
