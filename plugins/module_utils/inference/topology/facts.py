@@ -211,6 +211,7 @@ def _add_lspci(facts: Facts, document: Document) -> None:
 def _add_kernel_log(facts: Facts, document: Document) -> None:
     facts.xids = [*(facts.xids or []), *document["xids"]]
     facts.kernel_events = [*(facts.kernel_events or []), *document["events"]]
+    facts.kernel_parameters = facts.kernel_parameters or document.get("parameters")
 
 
 def _add_host_file(facts: Facts, document: Document) -> None:

@@ -7,7 +7,6 @@ Each reader returns the facts of one file as a dict, or None where the text is a
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,12 +19,17 @@ _NVRM = re.compile(
 )
 _PARAM = re.compile(r"^\s*([A-Z]\w+):\s*(.*?)\s*$")
 _LSCPU = re.compile(r"^\s*(?P<key>[A-Z][\w ().-]*?)(?::)\s+(?P<value>\S.*?)\s*$")
-_LSCPU_NODE = re.compile(r"NUMA node(\d+) CPU\(s\)")
+_LSCPU_NODE = re.compile(r"NUMA\D{0,12}(\d+)")
+"""In any language: ``NUMA node0 CPU(s)``, ``NUMA-Knoten0 CPU(s)``, ``N\u0153ud NUMA 0 de processeur(s)``."""
+_CPU_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?-?")
 _NUMACTL = re.compile(r"^\s*node (\d+) cpus:(.*)$")
 _BDF = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _GROUP = re.compile(r"(?:/sys/kernel/iommu_groups/|^\s*IOMMU [Gg]roup )(?P<group>\d+)")
 _DEVICE = re.compile(rf"(?:^|[\s/])(?P<bus_id>{_BDF})(?=\s|$)")
-_CMDLINE_WORDS = ("BOOT_IMAGE=", "root=", "initrd=", "ro ", "quiet")
+_CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|root=|initrd=|console=|iommu=|(?:ro|rw|quiet)(?=\s|$))")
+_CMDLINE_TITLE = re.compile(r"^\s*(?:Kernel )?[Cc]ommand line: ")
+_PARAMETER = re.compile(r'(?:[^\s"]|"[^"]*")+')
+"""The kernel knows double quotes and nothing else (Documentation/admin-guide/kernel-parameters.rst)."""
 _KNOWN_PARAMS = frozenset(("ResmanDebugLevel", "RmLogonRC", "ModifyDeviceFiles", "RegistryDwords", "EnableMSI"))
 
 
@@ -53,25 +57,23 @@ def driver_params(text: str) -> Facts | None:
 
 def cmdline(text: str) -> Facts | None:
     """Read ``/proc/cmdline``: parameters as a dict (the last one of a name counts, a bare word is None)."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) != 1 or not any(word in lines[0] + " " for word in _CMDLINE_WORDS) or ": " in lines[0]:
+    lines = [_CMDLINE_TITLE.sub("", line) for line in text.splitlines() if line.strip()]
+    if len(lines) != 1 or not _CMDLINE.search(lines[0]) or ": " in lines[0] or lines[0].startswith("GRUB_"):
         return None
     return {"file": "/proc/cmdline", "parameters": kernel_parameters(lines[0])}
 
 
 def kernel_parameters(line: str) -> dict[str, str | None]:
     """Return the kernel parameters of a command line."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = line.split()
+    words = (word.replace('"', "") for word in _PARAMETER.findall(line))
     return {name: value if sign else None for name, sign, value in (word.partition("=") for word in words)}
 
 
 def numa(text: str) -> Facts | None:
     """Read ``lscpu`` or ``numactl --hardware``: sockets and the CPUs of each NUMA node."""
     pairs = {match["key"]: match["value"] for line in text.splitlines() if (match := _LSCPU.match(line))}
-    nodes = {match[1]: value for key, value in pairs.items() if (match := _LSCPU_NODE.fullmatch(key))}
+    numa_pairs = {key: value for key, value in pairs.items() if "NUMA" in key}
+    nodes = {m[1]: v for key, v in numa_pairs.items() if (m := _LSCPU_NODE.search(key)) and _CPU_LIST.fullmatch(v)}
     if not nodes:
         nodes = {match[1]: ",".join(match[2].split()) for line in text.splitlines() if (match := _NUMACTL.match(line))}
     if not nodes:
@@ -89,7 +91,7 @@ def numa(text: str) -> Facts | None:
 
 def _check_numa(pairs: dict[str, str], nodes: dict[str, str]) -> None:
     """Raise Unreadable where lscpu's lists contradict its counts: the text is cut off."""
-    stated = pairs.get("NUMA node(s)")
+    stated = next((value for key, value in pairs.items() if "NUMA" in key and not re.search(r"\d", key)), None)
     if stated is not None and stated != str(len(nodes)):
         raise Unreadable(f"it says {stated} NUMA nodes but lists {len(nodes)}: it is cut off", "host_file")
     try:

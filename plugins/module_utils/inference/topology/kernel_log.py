@@ -9,6 +9,7 @@ from typing import Any
 
 from ..findings import Level
 from ..xid import XidEvent, parse_xid_lines, xid
+from .host_files import kernel_parameters
 
 RESTARTABLE = frozenset((13, 31, 32, 39, 40, 41, 69, 80, 94))
 """Xids that are critical for the engine that ran, but leave a GPU that can serve again once the engine restarts.
@@ -17,17 +18,30 @@ NVIDIA's Xid catalogue names restarting the application as the immediate action 
 """
 
 _BDF = r"(?P<bus_id>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"
+_ANY_BDF = r"(?P<{}>(?:[0-9a-f]{{4}}:)?[0-9a-f]{{2}}:[0-9a-f]{{2}}\.\d)"
+_XID = re.compile(r"(?<!S)Xid \(")
+_COMMAND_LINE = re.compile(r"\b(?:Kernel c|C)ommand line: (.+)")
 _EVENTS: tuple[tuple[str, Level, re.Pattern[str]], ...] = (
     ("locked-up", "critical", re.compile(r"RC watchdog: GPU is probably locked")),
     ("init-failed", "critical", re.compile(r"NVRM: (?:GPU (?P<bus_id>[0-9A-Fa-f:.]+): )?RmInitAdapter failed")),
     ("api-mismatch", "critical", re.compile(r"NVRM: API mismatch")),
-    ("io-page-fault", "critical", re.compile(r"IO_PAGE_FAULT(?:.*?device=(?P<bus_id>[0-9a-f:.]+))?|DMAR:.*fault addr")),
+    (
+        "io-page-fault",
+        "critical",
+        re.compile(
+            rf"(?:{_ANY_BDF.format('before')}: AMD-Vi.*)?IO_PAGE_FAULT(?:.*?device={_ANY_BDF.format('named')})?"
+            rf"|DMAR:.*?(?:\[{_ANY_BDF.format('asked')}\].*)?fault addr"
+        ),
+    ),
+    ("nvswitch-fatal", "critical", re.compile(rf"SXid \(PCI:{_BDF}\): \d+, Fatal")),
+    ("nvswitch", "warning", re.compile(rf"SXid \(PCI:{_BDF}\): \d+,")),
     ("pcie-fatal", "critical", re.compile(rf"{_BDF}: .*severity=Uncorrect(?:ed|able) \(Fatal\)")),
     ("pcie-uncorrected", "warning", re.compile(rf"{_BDF}: .*severity=Uncorrect(?:ed|able) \(Non-Fatal\)")),
     ("pcie-corrected", "warning", re.compile(rf"{_BDF}: .*severity=Correct(?:ed|able)")),
 )
 _KERNEL = re.compile(
-    r"^\s*\[(?:\s*\d+\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})\]|\bkernel: |\bnvidia(?:-\w+)?: "
+    r"^\s*\[(?:\s*\d+\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})\]|\bkernel: "
+    r"|\bnvidia(?!-smi\b)(?:-\w+)?: "
     r"|NVRM:|Xid \(|IO_PAGE_FAULT|nvidia-nvlink:|AER: |severity=(?:Unc|C)orrect"
     r"|\bnvidia[\w-]* [0-9a-f]{4}:[0-9a-f]{2}:|DMAR: "
 )
@@ -39,10 +53,14 @@ def looks_like(lines: Iterable[str]) -> bool:
 
 
 def read(lines: Iterable[str]) -> dict[str, Any]:
-    """Return the Xids and other events, in order. ``errors`` names those after which a GPU can't be relied upon."""
+    """Return the Xids and other events, in order. ``errors`` names those after which a GPU can't be relied upon.
+
+    ``parameters`` are the kernel's, where the log shows its start.
+    """
     lines = list(lines)
     xids = parse_xid_lines("\n".join(lines))
-    events = [event for line in lines if "Xid (" not in line and (event := _event(line))]
+    events = [event for line in lines if not _XID.search(line) and (event := _event(line))]
+    booted = [match[1] for line in lines if (match := _COMMAND_LINE.search(line))]
     broken = [event for event in xids if breaks_gpu(event)]
     messages = [f"Xid {event.number} on {event.bdf}: {xid(event.number).meaning}" for event in broken]
     messages += [event["text"] for event in events if event["id"] == "init-failed"]
@@ -51,6 +69,7 @@ def read(lines: Iterable[str]) -> dict[str, Any]:
         "xids": [_as_dict(event) for event in xids],
         "events": events,
         "errors": list(dict.fromkeys(messages)),
+        **({"parameters": kernel_parameters(booted[-1])} if booted else {}),
     }
 
 
@@ -63,7 +82,8 @@ def _event(line: str) -> dict[str, Any] | None:
     for name, level, pattern in _EVENTS:
         match = pattern.search(line)
         if match:
-            return {"id": name, "level": level, "bus_id": match.groupdict().get("bus_id"), "text": line.strip()}
+            bus_id = next((found for found in match.groupdict().values() if found), None)
+            return {"id": name, "level": level, "bus_id": bus_id, "text": line.strip()}
     return None
 
 

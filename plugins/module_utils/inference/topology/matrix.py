@@ -187,7 +187,8 @@ def _add_line(block: _Block, open_pieces: list[str] | None, line: str, number: i
 
 def _is_nic_row(line: str) -> bool:
     first, *others = line.split()
-    return bool(_NIC.fullmatch(first)) and (not others or _is_cell(others[0]))
+    is_name = bool(_NIC.fullmatch(first)) and not _is_cell(first)  # NV6 is a cell, and may begin a wrapped line
+    return is_name and (not others or _is_cell(others[0]))
 
 
 def _width(block: _Block) -> int:

@@ -22,7 +22,11 @@ _ALONE = re.compile(
     r"|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
 """Values that make a line of its own certain to be of a query for one field."""
-_FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?: \[([^\]]+)\])?")
+_FIELD = re.compile(
+    r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*|encoder\.stats\.(?:sessionCount|averageFps|averageLatency))(?: \[([^\]]+)\])?"
+)
+_VALUE = re.compile(r"[^a-z]*|0x[0-9a-f]+|P\d+|[A-Z][a-z]+")
+"""Lines that can be no part of a header: they are the rows of a query for one field."""
 _PLAIN_FIELDS = frozenset(
     (
         *("compute_cap", "compute_mode", "count", "display_active", "display_attached", "display_mode"),
@@ -141,7 +145,8 @@ def stated(errors: Iterable[SmiError]) -> dict[str, Any]:
 
 def _take_header(lines: list[str]) -> tuple[list[str] | None, dict[str, str], list[str]]:
     """Return names, units and the lines below, with a wrapped header put together."""
-    for count in range(min(len(lines), _MOST_HEADER_LINES), 0, -1):
+    values = next((place for place, line in enumerate(lines) if _VALUE.fullmatch(line.strip())), len(lines))
+    for count in range(min(values, _MOST_HEADER_LINES), 0, -1):
         readings = {tuple(_fields(joined)) for joined in rejoinings(lines[:count]) if is_header(joined)}
         if len(readings) == 1:
             fields = readings.pop()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ _ESCAPES = re.compile(
 )
 _BLANKS = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u200b": "", "\ufeff": "", "\x00": ""})
 _FENCE = re.compile(r"^\s*(?:(?:```|~~~)\S*|</?(?:pre|code|details|summary|div|p|br)\b[^>]*>)\s*$", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#9|#x9|nbsp|lt|gt|quot);")
 _BORDERS = re.compile(r"[│┃║]")
 _PROMPT_ONLY = re.compile(
     r"^(?:\([^)]*\)\s*)?\[?[\w.-]+@[\w.-]+(?:[:\s][^\s\]]*)?\]?\s*[$#%>\u276f]\s*$|^[$#%\u276f]\s*$"
@@ -29,6 +31,9 @@ _OTHER_COMMAND = re.compile(
 _COMMAND = re.compile(
     r"(?:^|.*?[\s$#%>+:\u276f`])(?:\S*/)?nvidia-smi(?:\.exe)?(?P<arguments>(?:\s+-{0,2}[\w=.,/-]+)*)`?\s*$"
 )
+
+_REFUSAL = re.compile(r"not found|nknown command|ermission denied")
+"""What shells say of a program that they can't run, after which its name may stand like a command."""
 
 _TIMES: tuple[re.Pattern[str], ...] = (
     re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: ?"),  # syslog, journal
@@ -71,6 +76,8 @@ class Pasted:
 
 def clean(text: str) -> Pasted:
     """Return ``text`` without escapes, fences, prompts, echoed commands and prefixes of logs or quotes."""
+    if _ENTITY.search(text) and "<nvidia_smi_log" not in text:
+        text = html.unescape(text)
     text = _ESCAPES.sub("", _unescaped(text).translate(_BLANKS)).lstrip("\ufffd")
     lines = [line.rstrip(" ") for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     lines = _without_prefixes([_BORDERS.sub(" ", line) for line in lines if not _FENCE.match(line)])
@@ -78,7 +85,7 @@ def clean(text: str) -> Pasted:
     commands: list[str] = []
     for line in _without_pipes(lines):
         command = _COMMAND.match(line) if "nvidia-smi" in line else None
-        if command and "name=" not in line and "not found" not in line:
+        if command and "name=" not in line and not _REFUSAL.search(line):
             commands.append(" ".join(command["arguments"].split()))
         elif not _PROMPT_ONLY.match(line) and not _OTHER_COMMAND.match(line):
             kept.append(line)

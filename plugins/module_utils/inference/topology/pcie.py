@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+from .matrix import Unreadable
+
 Device = dict[str, Any]
 
 _BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
@@ -49,8 +51,9 @@ def looks_like(lines: Iterable[str]) -> bool:
 
 
 def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
-    """Read ``lspci -vv`` or a part of it; lines before the first device belong to one with ``bus_id`` None.
+    """Read ``lspci -vv`` or a part of it; lines before the first device belong to ones with ``bus_id`` None.
 
+    Raises Unreadable where the text is cut off so that a link or its ACS controls can't be known.
     ``acs_redirect`` tells whether the ACS *control* of any device redirects peer traffic (null: no ACSCtl printed;
     what a device is capable of does not count); ``downgraded`` names devices whose link is narrower or slower.
     """
@@ -61,9 +64,11 @@ def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
             is_gpu = bool(_GPU.match(start["description"]))
             devices.append({"bus_id": start["bus_id"], "description": start["description"], "is_gpu": is_gpu})
         elif line.strip():
-            if not devices:
-                devices.append({"bus_id": None, "description": None})
-            _add(devices[-1], line)
+            said = _said(line)
+            if not devices or (devices[-1]["bus_id"] is None and said.keys() & devices[-1].keys()):
+                devices.append({"bus_id": None, "description": None})  # `grep ACSCtl` leaves a line of each device
+            _add(devices[-1], said)
+    _check_whole(devices)
     controls = [device["acs_redirect"] for device in devices if "acs_redirect" in device]
     return {
         "kind": "lspci",
@@ -89,34 +94,58 @@ def _unwrapped(lines: Iterable[str]) -> list[str]:
     return joined
 
 
-def _add(device: Device, line: str) -> None:
+def _said(line: str) -> Device:
+    """Return what a line says of its device."""
     link = _LINK.search(line)
     acs = _ACS.search(line)
-    if link and "LnkCap:" in line:
-        device["link_capability"] = _state(link)
-    elif link and "LnkSta:" in line:
-        device["link"] = _state(link)
-        capability = device.get("link_capability", {})
-        width, most = device["link"]["width"], capability.get("width")
-        device["link"]["width_downgraded"] = bool(link["narrow"]) or (most is not None and width < most)
-        device["link"]["speed_downgraded"] = bool(link["slow"])
-    elif acs:
+    for mark, key in (("LnkCap:", "link_capability"), ("LnkSta:", "link")):
+        if mark in line:
+            return {key: _state(link) if link else None}
+    if acs:
         flags = {name: sign == "+" for name, sign in _FLAG.findall(acs["flags"])}
-        device["acs_capability" if acs["which"] == "Cap" else "acs_control"] = flags
-        if acs["which"] == "Ctl" and (redirects(flags) or set(REDIRECTS) <= set(flags)):
-            device["acs_redirect"] = redirects(flags)
-    elif buses := _BUSES.search(line):
-        device["buses"] = [int(number, 16) for number in buses.groups()]
-    elif numa := _NUMA.search(line):
-        device["numa_node"] = numa[1]
-    elif group := _GROUP.search(line):
-        device["iommu_group"] = group[1]
-    elif _DENIED in line:
-        device["access_denied"] = True
+        return {"acs_capability" if acs["which"] == "Cap" else "acs_control": flags}
+    if buses := _BUSES.search(line):
+        return {"buses": [int(number, 16) for number in buses.groups()]}
+    if numa := _NUMA.search(line):
+        return {"numa_node": numa[1]}
+    if group := _GROUP.search(line):
+        return {"iommu_group": group[1]}
+    return {"access_denied": True} if _DENIED in line else {}
+
+
+def _add(device: Device, said: Device) -> None:
+    device.update(said)
+    if said.get("link"):
+        most = (device.get("link_capability") or {}).get("width")
+        device["link"]["width_downgraded"] |= most is not None and device["link"]["width"] < most
+    control = said.get("acs_control")
+    if control and (redirects(control) or set(REDIRECTS) <= set(control)):
+        device["acs_redirect"] = redirects(control)
+
+
+def _check_whole(devices: list[Device]) -> None:
+    """Raise Unreadable where a link, or the ACS controls of a device, were begun and can't be known."""
+    for device in devices:
+        name = device["bus_id"] or "a device that is not named"
+        for key, what in (("link", "LnkSta"), ("link_capability", "LnkCap")):
+            if device.get(key, ...) is None:
+                raise Unreadable(f"{what} of {name} is cut off", "lspci")
+        if "acs_control" in device and "acs_redirect" not in device:
+            raise Unreadable(f"ACSCtl of {name} is cut off", "lspci")
+    last = devices[-1] if devices else {}
+    for begun, rest, what in (("link_capability", "link", "LnkSta"), ("acs_capability", "acs_control", "ACSCtl")):
+        if begun in last and rest not in last and any(rest in device for device in devices):
+            raise Unreadable(f"the last device ends before its {what}: the text is cut off", "lspci")
 
 
 def _state(link: re.Match[str]) -> dict[str, Any]:
-    return {"speed": link["speed"], "gen": generation(link["speed"]), "width": int(link["width"][1:])}
+    return {
+        "speed": link["speed"],
+        "gen": generation(link["speed"]),
+        "width": int(link["width"][1:]),
+        "width_downgraded": bool(link["narrow"]),
+        "speed_downgraded": bool(link["slow"]),
+    }
 
 
 def generation(speed: str) -> int | None:

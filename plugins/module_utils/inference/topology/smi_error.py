@@ -97,7 +97,13 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("library-missing", "shared libraries", r"[^\n]*nvidia-smi: error while loading shared libraries: [^\n]*"),
     ("program-missing", "not found", r"[^\n]*\bnvidia-smi['\u2019\"]?: (?:command )?not found[^\n]*"
      r"|[^\n]*Command 'nvidia-smi' not found[^\n]*|[^\n]*command not found: nvidia-smi[^\n]*"),
-    ("program-missing", "no such file", r"[^\n]*nvidia-smi: No such file[^\n]*"),
+    ("program-missing", "no such file", r"[^\n]*nvidia-smi['\u2019\"]?: No such file[^\n]*"),
+    ("program-missing", "executable file", r"[^\n]*\"\S*nvidia-smi\": executable file not found[^\n]*"),
+    ("program-missing", "unknown command", r"[^\n]*Unknown command:? \S*nvidia-smi[^\n]*"),
+    ("permission", "permission denied",
+     r"[^\n]*nvidia-smi: Permission denied[^\n]*|[^\n]*permission denied: \S*nvidia-smi[^\n]*"),
+    # a shell's message in whatever language; the colon may be a full-width one
+    ("program-missing", "nvidia-smi", r"-?\w*sh: (?:[^\d\n]{0,12} ?\d+: )?(?:\S*/)?nvidia-smi ?[:\uff1a] ?\S[^\n]*"),
     ("program-missing", "is not recognized as",
      r"[^\n]*'nvidia-smi' is not recognized as [^\n]*(?:\noperable program[^\n]*)?"),
     ("gpu-lost", "device handle",
