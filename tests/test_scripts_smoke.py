@@ -98,7 +98,7 @@ def test_a_slower_server_is_a_regression_and_never_lowers_the_bar(tmp_path: Path
     history = tmp_path / "history"
     history.mkdir()
     profile = tmp_path / "p.json"
-    rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2, "mads": 0, "max_cpu_pressure": 2}
+    rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2, "mads": 0}
     profile.write_text(json.dumps({**FAST, "host": "h", "gate": {"regression": rule}}))
     outcomes = []
     for delay in (0.004, 0.004, 0.03, 0.03):

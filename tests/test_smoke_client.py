@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from misbehaving_server import MODEL, Server
@@ -169,15 +168,6 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     with Server() as server:
         assert Client(server.url).call("/health").ok
         assert closed(server, 1, 1).good
-
-
-def test_the_kernel_counts_who_waits_for_a_processor(tmp_path: Path) -> None:
-    counted = tmp_path / "cpu"
-    counted.write_text("some avg10=94.40 avg60=92.59 avg300=86.69 total=6623069362\nfull avg10=0.00 total=1\n")
-    assert openai_client.pressure_seconds(counted) == pytest.approx(6623.069362)
-    counted.write_text("")
-    assert openai_client.pressure_seconds(counted) is None
-    assert openai_client.pressure_seconds(tmp_path / "none") is None
 
 
 def test_the_key_is_cleaned_out_of_what_a_server_echoes() -> None:

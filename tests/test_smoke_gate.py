@@ -17,9 +17,9 @@ from inference.smoke.gate import (
     history_line,
     judge,
     metrics_of,
-    pressures_of,
     read_baseline,
     read_history,
+    waits_of,
     worse,
 )
 from inference.smoke.profile import Regression, load_profile
@@ -78,26 +78,26 @@ def test_a_young_history_only_warns_and_a_floor_still_counts() -> None:
     assert row.as_dict()["warnings"] == ["regression"]
 
 
-def pressed(share: float | None) -> dict[str, Any]:
+def waiting(share: float | None) -> dict[str, Any]:
     row = figures()
-    return {**row, "client": {**row["client"], "cpu_pressure": share}}
+    return {**row, "engine_wait": share}
 
 
-def test_on_a_host_that_is_short_of_processors_a_regression_only_warns() -> None:
+def test_while_other_work_keeps_the_processors_a_regression_only_warns() -> None:
     gate, past = load_profile({"gate": {"floors": {TOK: 63.6}}}).gate, [{TOK: 171.0, "concurrent.tok_s": 2000.0}] * 9
-    pressures = pressures_of({"single": pressed(0.9), "concurrent": pressed(0.1)})
-    alone, together = judge({TOK: 60.0, "concurrent.tok_s": 1000.0}, gate, past, pressures)
+    waits = waits_of({"single": waiting(0.9), "concurrent": waiting(0.1)})
+    alone, together = judge({TOK: 60.0, "concurrent.tok_s": 1000.0}, gate, past, waits)
     assert (alone.failures, alone.warnings) == (("below-floor",), ("regression",))
-    assert alone.excuse == "tasks on this host waited for a processor 90% of the time: it only warns"
+    assert alone.excuse == "other work kept the engine's threads waiting for 90% of their time: it only warns"
     assert (together.failures, together.warnings, together.excuse) == (("regression",), (), "")
 
 
-def test_the_pressure_of_a_stage_is_that_of_its_last_measurement() -> None:
-    rows = [{"length": 8, **pressed(0.2)}, {"length": 16, **pressed(0.7)}]
-    first = {"single": pressed(0.9), "concurrent": pressed(None), "prefill": rows}
-    assert pressures_of(first) == {"single": 0.9, "concurrent": 0.0, "prefill": 0.7}
-    assert pressures_of({**first, "again": {"single": pressed(0.1)}})["single"] == 0.1
-    assert pressures_of({"single": figures()}) == {"single": 0.0, "concurrent": 0.0, "prefill": 0.0}
+def test_the_wait_of_a_stage_is_that_of_its_last_measurement() -> None:
+    rows = [{"length": 8, **waiting(0.2)}, {"length": 16, **waiting(0.7)}]
+    first = {"single": waiting(0.9), "concurrent": waiting(None), "prefill": rows}
+    assert waits_of(first) == {"single": 0.9, "concurrent": 0.0, "prefill": 0.7}
+    assert waits_of({**first, "again": {"single": waiting(0.1)}})["single"] == 0.1
+    assert waits_of({"single": figures()}) == {"single": 0.0, "concurrent": 0.0, "prefill": 0.0}
 
 
 def test_of_a_stage_that_was_measured_again_the_better_value_counts() -> None:

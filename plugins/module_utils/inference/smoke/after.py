@@ -17,6 +17,7 @@ from ..findings import Level
 from ..signatures import scan
 from ..xid import parse_xid_lines
 from .context import Context
+from .waiting import Look, looker
 
 Run = Callable[[list[str]], "str | None"]
 """Runs a command and returns its output; None when it is not there or fails."""
@@ -163,6 +164,14 @@ def _known_trouble(ctx: Context, lines: Sequence[str]) -> int:
             when = "before the test" if most == "warning" else "during the test"
             ctx.add("journal-signature", seen, level=level, where=when, fix=row.fix)
     return count
+
+
+def engine_looker(ctx: Context, run: Run = run_command) -> Look:
+    """Return what looks at the threads of the profile's unit; at nothing where it does not run on this host."""
+    unit = ctx.profile.unit
+    if unit is None or not is_local(ctx.client.url):
+        return looker("")
+    return looker((run(["systemctl", "show", "--property=ControlGroup", "--value", unit]) or "").strip())
 
 
 def _harmless(line: str) -> bool:

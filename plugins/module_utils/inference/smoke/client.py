@@ -12,15 +12,14 @@ import asyncio
 import contextlib
 import json
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .stats import Phase
 from .stream import MAX_BYTES, Limits, RawStream, complete
+from .waiting import Look, Waited
 
 LAG_INTERVAL = 0.01
 """Seconds between two looks at the event loop's own lateness."""
@@ -28,9 +27,6 @@ LAG_INTERVAL = 0.01
 KEEP_ALIVE = 2.0
 """Seconds an idle connection is kept: less than the 5 s after which uvicorn (both engines' server) closes it, since
 a request sent at that very moment would look like a dropped connection."""
-
-PRESSURE = Path("/proc/pressure/cpu")
-"""The kernel's count of waiting for a processor (PSI), of the whole host."""
 
 CONTROL_MAX = 4 * 1024 * 1024
 """Bytes of a control answer that are read."""
@@ -111,6 +107,8 @@ class Client:
         self.connect_timeout = connect_timeout
         self._key = api_key
         self._session: Any = None
+        self.engine: Look = lambda: None
+        """Looks at how long the engine's threads waited, where they run on this host."""
 
     def clean(self, text: str) -> str:
         """Return ``text`` without the key, should a server have echoed it."""
@@ -218,7 +216,7 @@ class Client:
                 if progress:
                     progress(len(raws), len(requests))
 
-        async with _observed() as seen:
+        async with _observed(self.engine) as seen:
             await asyncio.gather(*(worker() for _ in range(min(concurrency, len(requests)))))
         return seen.phase([raws[index] for index in range(len(requests))])
 
@@ -239,7 +237,7 @@ class Client:
             if progress:
                 progress(len(raws), len(requests))
 
-        async with _observed() as seen:
+        async with _observed(self.engine) as seen:
             due = time.perf_counter()
             tasks = []
             for request in requests:
@@ -254,16 +252,16 @@ class _Observation:
     begun: float = 0.0
     ended: float = 0.0
     cpu: float = 0.0
-    pressure: float | None = None
+    waited: Waited | None = None
     lags: list[float] = field(default_factory=list)
 
     def phase(self, raws: Sequence[RawStream]) -> Phase:
-        return Phase([complete(raw) for raw in raws], self.ended - self.begun, self.lags, self.cpu, self.pressure)
+        return Phase([complete(raw) for raw in raws], self.ended - self.begun, self.lags, self.cpu, self.waited)
 
 
 @contextlib.asynccontextmanager
-async def _observed() -> AsyncIterator[_Observation]:
-    """Measure the body's duration, the processor time of this process and the lag of its event loop."""
+async def _observed(engine: Look) -> AsyncIterator[_Observation]:
+    """Measure the body's duration, processor time and event-loop lag of this process, and how the engine waited."""
     seen = _Observation()
 
     async def look() -> None:
@@ -273,25 +271,15 @@ async def _observed() -> AsyncIterator[_Observation]:
             seen.lags.append(max(time.perf_counter() - before - LAG_INTERVAL, 0.0))
 
     meter = asyncio.ensure_future(look())
-    pressed = pressure_seconds()
+    before = engine()
     cpu, seen.begun = time.process_time(), time.perf_counter()
     try:
         yield seen
     finally:
         seen.ended, seen.cpu = time.perf_counter(), time.process_time() - cpu
-        now = pressure_seconds()
-        seen.pressure = now - pressed if now is not None and pressed is not None else None
+        now = engine()
+        seen.waited = now.since(before) if now and before else None
         meter.cancel()
-
-
-def pressure_seconds(path: Path = PRESSURE) -> float | None:
-    """Return for how long since boot some task of this host waited for a processor, or None where nobody counts."""
-    try:
-        text = path.read_text(encoding="ascii")
-    except OSError:
-        return None
-    found = re.search(r"^some .*total=(\d+)", text, re.MULTILINE)
-    return int(found[1]) / 1e6 if found else None
 
 
 def _connection_failure(error: Any) -> str:

@@ -43,8 +43,6 @@ class Context:
     engine: str = "unknown"
     api: str = "chat"
     context_length: int | None = None
-    local: bool = False
-    """Whether the server runs on this host, so that what is seen of the host says something about it."""
     tokens_per_word: float = 1.3
     right: list[Golden] = field(default_factory=list)
     """Golden prompts that were answered rightly, one at a time."""

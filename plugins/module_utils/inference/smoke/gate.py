@@ -120,15 +120,15 @@ def allowed_from(metric: str, baseline: Sequence[float], rule: Regression) -> fl
     return max(middle - max(middle * rule.percent / 100, scatter), 0.0)
 
 
-def pressures_of(throughput: Mapping[str, Any]) -> dict[str, float]:
-    """Return by stage how much of its time tasks waited for a processor; of a stage measured again, the second time."""
+def waits_of(throughput: Mapping[str, Any]) -> dict[str, float]:
+    """Return by stage which share of their time the engine's threads waited; of one measured again, the second time."""
     found = {}
     for stage in ("single", "concurrent", "prefill"):
         shapes = throughput.get(stage) or []
         shapes = [shapes] if isinstance(shapes, Mapping) else shapes
-        found[stage] = max((row["client"].get("cpu_pressure") or 0.0 for row in shapes), default=0.0)
+        found[stage] = max((row.get("engine_wait") or 0.0 for row in shapes), default=0.0)
     again = throughput.get("again")
-    second = {stage: value for stage, value in pressures_of(again).items() if again.get(stage)} if again else {}
+    second = {stage: value for stage, value in waits_of(again).items() if again.get(stage)} if again else {}
     return {**found, **second}
 
 
@@ -136,15 +136,15 @@ def judge(
     metrics: Mapping[str, float],
     gate: Gate,
     history: Sequence[Mapping[str, float]],
-    pressures: Mapping[str, float] | None = None,
+    waits: Mapping[str, float] | None = None,
 ) -> list[Row]:
     """Return one row for each measured metric; ``history`` holds the metrics of the runs that are the baseline.
 
-    A regression is a warning, no failure, against fewer than ``min_runs`` runs, and where the stage's ``pressures`` say
-    that other work kept the processors of the server's host.
+    A regression is a warning, no failure, against fewer than ``min_runs`` runs, and where the stage's ``waits`` say
+    that other work kept the processors from the engine.
     """
-    pressed = pressures or {}
-    return [_row(metric, value, gate, history, pressed.get(stage_of(metric), 0.0)) for metric, value in metrics.items()]
+    waited = waits or {}
+    return [_row(metric, value, gate, history, waited.get(stage_of(metric), 0.0)) for metric, value in metrics.items()]
 
 
 def stage_of(metric: str) -> str:
@@ -152,13 +152,13 @@ def stage_of(metric: str) -> str:
     return metric.partition(".")[0]
 
 
-def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, float]], pressure: float) -> Row:
+def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, float]], wait: float) -> Row:
     past = [run[metric] for run in history if metric in run and metric not in UNSTABLE]
     floor = gate.floors.get(metric)
     allowed = allowed_from(metric, past, gate.regression) if past else None
     missed = ("below-floor",) if floor and worse(metric, value, floor.value) else ()
     regressed = ("regression",) if allowed is not None and worse(metric, value, allowed) else ()
-    excuse = _excuse(gate.regression, len(past), pressure) if regressed else ""
+    excuse = _excuse(gate.regression, len(past), wait) if regressed else ""
     return Row(
         metric,
         value,
@@ -174,10 +174,10 @@ def _row(metric: str, value: float, gate: Gate, history: Sequence[Mapping[str, f
     )
 
 
-def _excuse(rule: Regression, runs: int, pressure: float) -> str:
+def _excuse(rule: Regression, runs: int, wait: float) -> str:
     """Return why a regression only warns, or nothing."""
-    if pressure > rule.max_cpu_pressure:
-        return f"tasks on this host waited for a processor {pressure:.0%} of the time: it only warns"
+    if wait > rule.max_engine_wait:
+        return f"other work kept the engine's threads waiting for {wait:.0%} of their time: it only warns"
     return f"below {rule.min_runs} runs it only warns" if runs < rule.min_runs else ""
 
 

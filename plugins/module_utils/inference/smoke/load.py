@@ -133,8 +133,6 @@ async def _shape(
 def _figures(ctx: Context, name: str, phases: list[Phase], streams: int | None) -> dict[str, Any]:
     ctx.count_problems(name, [c for phase in phases for c in phase.completions])
     row = figures(phases, concurrency=streams, client=vars(ctx.profile.client))
-    if not ctx.local:
-        row["client"]["cpu_pressure"] = None
     for kind in ("bound", "late"):
         if row["client"][kind]:
             ctx.add(f"client-{kind}", row["client"][kind], where=name)

@@ -226,8 +226,10 @@ class Regression:
     seconds_percent: float = _is(25.0, _number(0.1), "per cent of it for times, which scatter more")
     seconds_slack: float = _is(0.005, _number(0.0), "seconds by which a time may always be worse")
     mads: float = _is(5.0, _number(0.0), "median absolute deviations of the baseline")
-    max_cpu_pressure: float = _is(
-        0.5, _number(0.0), "share of the time that tasks on the server's host may wait for a processor; beyond it warns"
+    max_engine_wait: float = _is(
+        0.3,
+        _number(0.0),
+        "share of their time that the engine's threads may wait for a processor; beyond it only warns",
     )
     again: bool = _is(True, _flag, "measure a stage once more when a figure fails; the better value counts")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ..findings import Finding, Level
 from . import Result, Stage, finding
-from .after import after, is_local
+from .after import after, engine_looker
 from .context import Context, Depth, StopError
 from .correctness import correctness
-from .gate import History, Key, Row, judge, metrics_of, pressures_of, shape_of, stage_of
+from .gate import History, Key, Row, judge, metrics_of, shape_of, stage_of, waits_of
 from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
 from .profile import STAGES, Gate, Profile
@@ -52,7 +52,7 @@ async def run_stages(ctx: Context, stages: Collection[str], done: StageDone = la
         host=ctx.profile.host or urllib.parse.urlsplit(ctx.client.url).hostname, fingerprint=ctx.profile.fingerprint,
     )  # fmt: skip
     begun = time.perf_counter()
-    ctx.local = await asyncio.to_thread(is_local, ctx.client.url)
+    ctx.client.engine = await asyncio.to_thread(engine_looker, ctx)
     async with ctx.client:
         for name in STAGES:
             stage = Stage(name)
@@ -110,8 +110,8 @@ class Past:
     def rows(self, throughput: Mapping[str, Any], gate: Gate) -> list[Row]:
         """Return the gate's verdict on each metric of what was measured."""
         if self.baseline is not None:
-            gate = replace(gate, regression=replace(gate.regression, min_runs=1, max_cpu_pressure=math.inf))
-        return judge(metrics_of(throughput), gate, self.runs, pressures_of(throughput))
+            gate = replace(gate, regression=replace(gate.regression, min_runs=1, max_engine_wait=math.inf))
+        return judge(metrics_of(throughput), gate, self.runs, waits_of(throughput))
 
     @property
     def runs(self) -> Sequence[Mapping[str, float]]:

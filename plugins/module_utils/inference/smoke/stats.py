@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .stream import Completion
+from .waiting import Waited, share
 
 PERCENTILES = (50, 90, 99)
 
@@ -60,8 +61,8 @@ class Phase:
     lags: list[float] = field(default_factory=list)
     """Seconds by which the client's event loop came late, sampled all along."""
     cpu_seconds: float = 0.0
-    pressure_seconds: float | None = None
-    """For how long some task of the client's host waited for a processor."""
+    engine: Waited | None = None
+    """How long the engine's threads ran and waited for a processor meanwhile."""
 
     @property
     def good(self) -> list[Completion]:
@@ -127,6 +128,7 @@ def figures(phases: Sequence[Phase], *, concurrency: int | None, client: Mapping
         "tpot_s": summary(c.tpot for c in good),
         "chunk_gap_s": summary(gap for c in good for gap in c.gaps),
         "e2e_s": e2e,
+        "engine_wait": share(phase.engine for phase in phases),
         "client": client_figures(phases, client, ttft["p50"] if ttft else None, e2e["p50"] if e2e else None),
     }
 
@@ -142,7 +144,6 @@ def client_figures(
     seconds = sum(phase.seconds for phase in phases)
     share = sum(phase.cpu_seconds for phase in phases) / seconds if seconds else 0.0
     lag = percentile(lags, 99) if lags else 0.0
-    pressed = [phase.pressure_seconds for phase in phases if phase.pressure_seconds is not None]
 
     def too_late(allowed_share: float, of: float | None) -> str | None:
         allowed = max(limits["max_lag_ms"] / 1000, allowed_share * (of or 0.0))
@@ -155,7 +156,6 @@ def client_figures(
         "lag_max_ms": max(lags, default=0.0) * 1000,
         "cpu_share": share,
         "send_lag_p99_ms": _send_lag(phases),
-        "cpu_pressure": sum(pressed) / seconds if seconds and len(pressed) == len(phases) else None,
         "bound": busy or too_late(limits["max_lag_share_e2e"], e2e),
         "late": too_late(limits["max_lag_share_ttft"], ttft),
     }
