@@ -66,14 +66,14 @@ def test_judge() -> None:
     shown = row.as_dict()
     assert shown["target"]["better_by_percent"] == pytest.approx(-15.15, abs=0.01)
     assert shown["floor"]["better_by_percent"] == pytest.approx(10.06, abs=0.01)
-    (row,) = judge({TOK: 60.0}, gate, [{TOK: 71.0}] * 5)
+    (row,) = judge({TOK: 60.0}, gate, [{TOK: 91.0}] * 5)
     assert (row.failures, row.warnings) == (("below-floor", "regression"), ())
     assert judge({}, gate, []) == []
 
 
 def test_a_young_history_only_warns_and_a_floor_still_counts() -> None:
     gate = load_profile({"gate": {"floors": {TOK: 63.6}}}).gate
-    (row,) = judge({TOK: 60.0}, gate, [{TOK: 71.0}] * 4)
+    (row,) = judge({TOK: 60.0}, gate, [{TOK: 91.0}] * 4)
     assert (row.failures, row.warnings) == (("below-floor",), ("regression",))
     assert row.as_dict()["warnings"] == ["regression"]
 

@@ -222,9 +222,9 @@ class Regression:
 
     min_runs: int = _is(5, _integer(1), "earlier runs below which a regression only warns")
 
-    percent: float = _is(10.0, _number(0.1), "per cent of the baseline's median, for tok/s")
-    seconds_percent: float = _is(25.0, _number(0.1), "per cent of it for times, which scatter more")
-    seconds_slack: float = _is(0.005, _number(0.0), "seconds by which a time may always be worse")
+    percent: float = _is(25.0, _number(0.1), "per cent of the baseline's median, for tok/s")
+    seconds_percent: float = _is(50.0, _number(0.1), "per cent of it for times, which scatter more")
+    seconds_slack: float = _is(0.02, _number(0.0), "seconds by which a time may always be worse")
     mads: float = _is(5.0, _number(0.0), "median absolute deviations of the baseline")
     max_engine_wait: float = _is(
         0.3,
