@@ -29,8 +29,8 @@ def torch() -> dict[str, Any]:
     if cuda is None:
         return seen
     seen["architectures"] = list(module.cuda.get_arch_list())
-    nccl = importlib.import_module("torch.cuda.nccl")
-    seen["nccl"] = ".".join(map(str, nccl.version()[:3]))
+    nccl = _asked(importlib.import_module("torch.cuda.nccl").version)
+    seen["nccl"] = ".".join(map(str, nccl[:3])) if isinstance(nccl, tuple) else None
     seen["gpus"] = module.cuda.device_count()
     if seen["gpus"]:
         seen["capability"] = list(module.cuda.get_device_capability(0))
