@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whole engines are compared with, as data: engine settings, and the NCCL profiles that a service can run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import engine_args, nccl
+from ..engine_args.rules import Scope
+from ..findings import Finding
+from ..nccl.lint import lint_environment
+from ..nccl.profiles import PROFILES
+from ..nccl.variables import VersionError
+from ..program import nearest
+from .outcome import BANNED
+
+
+class TrialError(ValueError):
+    """A trial or a base that can't be used. The message says what was seen and expected."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A difference to the base. ``arguments`` and ``environment`` as an instance has them; ``nccl_profile`` by name."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nccl_profile: str | None = None
+    peer_access: bool = False
+    """Whether it makes the GPUs read each other's memory: then that has to be proved first, with values."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+ENGINE: tuple[Trial, ...] = (
+    Trial("decode-steps-1", {"num-continuous-decode-steps": 1}),
+    Trial("decode-steps-4", {"num-continuous-decode-steps": 4}),
+    Trial("attention-triton", {"attention-backend": "triton"}),
+    Trial("attention-flashinfer", {"attention-backend": "flashinfer"}),
+    Trial("pcie-ipc", environment={"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": "1"}, peer_access=True),
+    Trial("mscclpp", {"enable-mscclpp": True}, peer_access=True),
+    Trial("fp4-flashinfer-cutlass", {"fp4-gemm-backend": "flashinfer_cutlass"}),
+    Trial("fp4-flashinfer-cudnn", {"fp4-gemm-backend": "flashinfer_cudnn"}),
+    Trial("moe-flashinfer-cutlass", {"moe-runner-backend": "flashinfer_cutlass"}),
+    Trial("moe-triton", {"moe-runner-backend": "triton"}),
+    Trial("ngram", {"speculative-algorithm": "NGRAM"}),
+    Trial("single-batch-overlap", {"enable-single-batch-overlap": True}),
+    Trial("no-overlap-schedule", {"disable-overlap-schedule": True}),
+)
+"""Settings that the reports on such hosts contradict each other about. SGLang's names."""
+
+
+def known(engine: str) -> dict[str, Trial]:
+    """Return the built-in trials by name; the NCCL profiles are those that a service can run with."""
+    profiles = [Trial(f"nccl-{name}", nccl_profile=name) for name in PROFILES]
+    return {trial.name: trial for trial in (*(ENGINE if engine == "sglang" else ()), *profiles)}
+
+
+@dataclass(frozen=True)
+class Base:
+    """What runs today: an instance as the inventory has it, its model, the release, and where that is installed."""
+
+    engine: str
+    version: str
+    python: str
+    model: Mapping[str, Any]
+    instance: Mapping[str, Any]
+    scope: Scope = "sm120"
+    nccl_version: str | None = None
+
+    @classmethod
+    def from_dict(cls, document: object) -> Base:
+        """Read it. Raises TrialError."""
+        expected = "engine, version, python, model (name, path), instance (port, ...), and maybe scope and nccl_version"
+        try:
+            base = cls(**document)  # type: ignore[arg-type]
+            wrong = base.engine not in engine_args.TITLES or not {"name", "path"} <= set(base.model)
+        except TypeError as error:
+            raise TrialError(f"not the base of a comparison: {error}; expected {expected}") from error
+        if wrong or not isinstance(base.instance.get("port"), int):
+            raise TrialError(f"not the base of a comparison: expected {expected}, with a known engine")
+        return base
+
+    def with_trial(self, trial: Trial | None) -> dict[str, Any]:
+        """Return the instance with a trial's difference."""
+        trial = trial or Trial("base")
+        profile = trial.nccl_profile or self.instance.get("nccl_profile") or nccl.profiles.DEFAULT_PROFILE
+        return {
+            **self.instance,
+            "arguments": {**(self.instance.get("arguments") or {}), **trial.arguments},
+            "environment": {**(self.instance.get("environment") or {}), **trial.environment},
+            "nccl_profile": profile,
+        }
+
+    def nccl_environment(self, trial: Trial | None, measured: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Return the NCCL settings of a trial. Raises NcclError."""
+        instance = self.with_trial(trial)
+        return nccl.environment(instance["nccl_profile"], instance.get("nccl_environment"), measured=measured)
+
+    def command(self, trial: Trial | None) -> list[str]:
+        """Return the engine's command line, as the service would run it."""
+        table = engine_args.load_table(self.engine, self.version)
+        return engine_args.command(self.engine, self.python, self.with_trial(trial), self.model, table)
+
+    def environment(self, trial: Trial | None, measured: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Return what is set for the engine beyond the calling environment."""
+        own = {key: str(value) for key, value in self.with_trial(trial)["environment"].items()}
+        return {**self.nccl_environment(trial, measured), **own}
+
+
+def refused(base: Base, trial: Trial, measured: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Return the critical findings of both lints on a trial: it is not run with any. Raises NcclError, TrialError."""
+    instance, where = base.with_trial(trial), f"trial {trial.name}"
+    table = engine_args.load_table(base.engine, base.version)
+    others = engine_args.load_tables(base.engine)
+    settings = base.nccl_environment(trial, measured)
+    given = engine_args.settings(
+        instance,
+        engine=base.engine,
+        version=base.version,
+        table=table,
+        scope=base.scope,
+        nccl_environment=settings,
+    )
+    found = [*engine_args.check(instance, where, table, others), *engine_args.lint(given, where)]
+    if base.nccl_version:
+        try:
+            found += lint_environment(settings, base.nccl_version).findings
+        except VersionError as error:
+            raise TrialError(f"nccl_version: {error}") from error
+    return [finding for finding in found if finding.level == "critical"]
+
+
+def peer_access_proved(recorded: Mapping[str, Any] | None) -> bool:
+    """Say whether a measurement of all-reduces (what ``run --out`` wrote) had right values over peer access."""
+    outcomes = (recorded or {}).get("outcomes") or ()
+    via = [o for o in outcomes if ((o.get("proof") or {}).get("transports") or {}).get("P2P")]
+    bad_pair = any(pair.get("verdict") in BANNED for pair in (recorded or {}).get("pairs") or ())
+    return bool(via) and all(outcome.get("verdict") == "healthy" for outcome in via) and not bad_pair
+
+
+def chosen(engine: str, names: Iterable[str], own: Iterable[Mapping[str, Any]] = ()) -> list[Trial]:
+    """Return trials by name, then those given as objects. Raises TrialError."""
+    table, result = known(engine), []
+    for name in names:
+        if name not in table:
+            raise TrialError(f"no trial {name!r}{nearest(name, table)}; there are {', '.join(table)}")
+        result.append(table[name])
+    for entry in own:
+        try:
+            result.append(Trial(**entry))
+        except TypeError as error:
+            raise TrialError(
+                f"trial {entry!r}: {error}; expected name, arguments, environment, nccl_profile"
+            ) from error
+    doubled = {trial.name for trial in result if [t.name for t in result].count(trial.name) > 1}
+    if doubled:
+        raise TrialError(f"two trials are called {', '.join(sorted(doubled))}")
+    return result

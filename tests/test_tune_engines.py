@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole engines compared: what is tried and refused, how engines are run and left, and what figures decide."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inference.tune import Result, Row, Shape
+from inference.tune.comparison import (
+    ORDER,
+    ComparisonError,
+    EngineRun,
+    Expectation,
+    compare,
+    findings,
+    recommend,
+    text,
+)
+from inference.tune.engines import Engines, judge
+from inference.tune.trials import Base, Trial, TrialError, chosen, known, peer_access_proved, refused
+
+ROOT = Path(__file__).parent.parent
+ENGINE = Path(__file__).parent / "stand_in_engine.py"
+RECORDED = ROOT / "bench" / "results" / "tune"
+
+BASE = {
+    "engine": "sglang",
+    "version": "0.5.23",
+    "python": "/opt/python",
+    "nccl_version": "2.28.9",
+    "model": {"name": "m", "path": "/m"},
+    "instance": {"port": 30099, "tensor_parallel_size": 8},
+}
+
+
+def base(**other):
+    return Base.from_dict({**BASE, **other})
+
+
+def runs(a, b, metric="single.decode_tok_s"):
+    """Return runs in the order of measuring, from the figures of each side."""
+    left = {"A": list(a), "B": list(b)}
+    return [EngineRun(side, {metric: left[side].pop(0)}) for side in ORDER]
+
+
+# what is tried
+
+
+def test_the_nccl_profiles_are_those_of_the_service_and_no_second_list():
+    names = {trial.nccl_profile for trial in known("sglang").values() if trial.nccl_profile}
+    assert names == {"latency", "balanced", "throughput", "none"}
+    assert base().nccl_environment(Trial("x", nccl_profile="balanced"))["NCCL_ALGO"] == "Ring"
+    assert not [trial for trial in known("vllm").values() if trial.arguments]
+
+
+def test_a_trial_is_the_command_line_of_the_service_with_one_difference():
+    plain, other = base().command(None), base().command(Trial("x", {"num-continuous-decode-steps": 1}))
+    changed = [(one, two) for one, two in zip(plain, other, strict=True) if one != two]
+    assert changed == [("4", "1")]
+    assert base().environment(Trial("x", environment={"A": "1"}, nccl_profile="none")) == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("trial", "version", "words"),
+    [
+        (Trial("x", {"attention-backend": "trtllm_mla"}), "0.5.23", "trtllm-mla-sm120"),
+        (Trial("x", {"no-such-option": 1}), "0.5.23", "argument-unknown"),
+        (Trial("x", {"enable-mscclpp": True}), "0.5.23", "mscclpp-package"),
+    ],
+)
+def test_what_a_lint_calls_critical_is_refused_without_a_run(trial, version, words):
+    found = refused(base(version=version), trial)
+    assert any(words in finding.id for finding in found), [f.id for f in found]
+
+
+def test_what_nccl_itself_would_refuse_is_refused():
+    instance = {**BASE["instance"], "nccl_environment": {"NCCL_PROTO": "LL,NOPE"}}
+    assert refused(base(instance=instance), Trial("x", nccl_profile="none"))
+    assert not refused(base(), Trial("x", {"attention-backend": "triton"}))
+
+
+@pytest.mark.parametrize(
+    "document", [{}, [], {**BASE, "engine": "other"}, {**BASE, "instance": {}}, {**BASE, "model": {"name": "m"}}]
+)
+def test_what_is_no_base_is_refused(document):
+    with pytest.raises(TrialError):
+        Base.from_dict(document)
+
+
+def test_unknown_and_doubled_trials_are_refused_with_the_nearest_name():
+    with pytest.raises(TrialError, match="did you mean 'nccl-none'"):
+        chosen("sglang", ["nccl-nope"])
+    with pytest.raises(TrialError, match="two trials"):
+        chosen("sglang", ["mscclpp"], [{"name": "mscclpp"}])
+    with pytest.raises(TrialError, match="expected name"):
+        chosen("sglang", [], [{"title": "x"}])
+
+
+def test_peer_access_is_proved_by_values_that_were_right_over_it():
+    with_it = json.loads((RECORDED / "h200x2" / "p2p-on-1.json").read_text())
+    without = json.loads((RECORDED / "h200x2" / "p2p-off-1.json").read_text())
+    assert peer_access_proved(with_it)
+    assert not peer_access_proved(without)
+    assert not peer_access_proved(None)
+    with_it["outcomes"][0]["verdict"] = "wrong-data"
+    assert not peer_access_proved(with_it)
+
+
+# the decision
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "status"),
+    [
+        ((100, 101), (120, 121), "wins"),
+        ((100, 101), (90, 91), "loses"),
+        ((100, 101), (101, 102), "within-noise"),
+        ((100, 140), (135, 136), "within-noise"),  # the starts of A differ by more than the gain
+    ],
+)
+def test_a_gain_has_to_be_beyond_what_starts_differ_by(a, b, status):
+    outcome = compare("x", runs(a, b))
+    assert outcome.status == status, outcome
+    assert recommend([outcome]) == ("x" if status == "wins" else None)
+
+
+def test_times_and_rates_point_the_same_way():
+    faster = compare("x", runs((2.0, 2.0), (1.0, 1.0), "prefill.6000.ttft_s"))
+    assert faster.status == "wins"
+    assert faster.changes[0].ratio == 0.5
+    assert compare("x", runs((1.0, 1.0), (2.0, 2.0), "single.decode_tok_s")).changes[0].ratio == 0.5
+
+
+def test_better_decode_for_worse_prefill_is_a_trade_and_never_taken():
+    left = [
+        ({"single.decode_tok_s": 120, "prefill.6000.ttft_s": 0.7}),
+        ({"single.decode_tok_s": 100, "prefill.6000.ttft_s": 0.3}),
+    ]
+    outcome = compare("x", [EngineRun(side, left[side == "A"]) for side in ORDER])
+    assert outcome.status == "trade"
+    assert recommend([outcome]) is None
+    assert next(findings([outcome])).id == "tune-trial-trade"
+
+
+def test_wrong_answers_are_out_however_fast():
+    wrong = [EngineRun("B", {"single.decode_tok_s": 1e6}, wrong="degenerate: garbage")]
+    outcome = compare("x", wrong)
+    assert outcome.status == "wrong"
+    assert recommend([outcome]) is None
+    assert next(findings([outcome])).level == "warning"
+
+
+def test_a_base_that_fails_is_no_base():
+    with pytest.raises(ComparisonError, match="no base"):
+        compare("x", [EngineRun("B", {"m": 1.0}), EngineRun("A", failed="it ended with 1")])
+    with pytest.raises(ComparisonError, match="no figure in common"):
+        compare("x", [EngineRun("B", {"m": 1.0}), EngineRun("A", {"n": 1.0})])
+
+
+def test_what_all_reduces_alone_would_give_stands_beside_what_was_seen():
+    """As seen on two H200 without peer access: decode alike, prefill of LL far slower."""
+    rows = {
+        "none": (Row("decode", 1, 10_240, ((18.4,),)), Row("prefill", 8192, 83_886_080, ((3000.0,),))),
+        "latency": (Row("decode", 1, 10_240, ((17.7,),)), Row("prefill", 8192, 83_886_080, ((9500.0,),))),
+    }
+    one, other = (Result(name, {}, "healthy", "", rows[name]) for name in ("none", "latency"))
+    expectation = Expectation(Shape(5120, 40), one, other)
+    assert expectation.ratio("single.decode_tok_s", 178.0) == pytest.approx(1 - 0.7 * 80 / (1e6 / 178.0))
+    # 6000 of 8192 tokens: 80 calls that take 6500 us x 6000/8192 longer, of 0.315 s
+    assert expectation.ratio("prefill.6000.ttft_s", 0.315) == pytest.approx(1 + 80 * 6500e-6 * 6000 / 8192 / 0.315)
+    assert expectation.ratio("concurrent.tok_s", 2000.0) is None
+    outcome = compare("latency", runs((0.315, 0.315), (0.754, 0.754), "prefill.6000.ttft_s"), expectation)
+    assert "expected +120" in text([outcome])
+    assert "+139" in text([outcome])
+
+
+# what a smoke test's report means
+
+
+def report(*findings, metrics=None):
+    return {"findings": list(findings), "gate": {"metrics": metrics or {}}}
+
+
+NAN = {"id": "nan-logprobs", "level": "critical", "what": "not numbers", "seen": "nan"}
+
+
+def test_right_answers_come_before_figures():
+    assert judge("B", report(NAN, metrics={"single.decode_tok_s": 500})).wrong.startswith("nan-logprobs")
+    assert judge("B", report(metrics={"single.decode_tok_s": 500})).metrics == {"single.decode_tok_s": 500.0}
+    assert "unhealthy" in judge("B", report({"id": "unhealthy", "level": "critical", "what": "x", "seen": ""})).failed
+    assert judge("B", report()).failed
+    assert "is nan" in judge("B", report(metrics={"single.decode_tok_s": float("nan")})).failed
+
+
+# real processes
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def smoke(folder, body):
+    """Return the command of a smoke test that writes this report."""
+    script = folder / "smoke.py"
+    script.write_text(
+        f"import sys, pathlib\npathlib.Path(sys.argv[sys.argv.index('--out') + 1]).write_text({body!r})\n"
+    )
+    return (sys.executable, str(script))
+
+
+def engine(port, *options):
+    return [sys.executable, str(ENGINE), "--port", str(port), *options]
+
+
+def session_of(folder, name):
+    """Return the processes that still have the log open, which every descendant inherits."""
+    log = str(folder / f"{name}.log")
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                targets = [str(link.readlink()) for link in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            found += [int(process.name)] if log in targets else []
+    return found
+
+
+def test_an_engine_runs_through_its_test_and_nothing_is_left(tmp_path, port):
+    body = json.dumps(report(metrics={"single.decode_tok_s": 50}))
+    engines = Engines(smoke(tmp_path, body), tmp_path, 30, 30, 10)
+    run = engines.run("B", "one", engine(port), os.environ, port)
+    assert run == EngineRun("B", {"single.decode_tok_s": 50.0})
+    assert not session_of(tmp_path, "one")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--die-in-load", "3", "--say", "RuntimeError: no kernel image"), "it ended with 3"),
+        (("--no-listener",), "did not generate within 3 s"),
+        (("--hang", "quiet"), "did not generate within 3 s"),
+    ],
+)
+def test_an_engine_that_does_not_come_up_is_bounded_and_explained(tmp_path, port, options, words):
+    engines = Engines(smoke(tmp_path, "{}"), tmp_path, 3, 30, 2)
+    start = time.monotonic()
+    run = engines.run("B", "bad", engine(port, *options), os.environ, port)
+    assert words in run.failed
+    assert time.monotonic() - start < 30  # far less than any default
+    assert not session_of(tmp_path, "bad")
+
+
+def test_a_test_that_does_not_end_and_one_without_a_report_are_failures(tmp_path, port):
+    slow = (sys.executable, "-c", "import time; time.sleep(60)")
+    assert "longer than 2 s" in Engines(slow, tmp_path, 30, 2, 5).run("B", "a", engine(port), os.environ, port).failed
+    none = (sys.executable, "-c", "pass")
+    assert "left no report" in Engines(none, tmp_path, 30, 20, 5).run("B", "b", engine(port), os.environ, port).failed
+
+
+# the program
+
+
+def tune(*words, **environment):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / "tune", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def base_file(tmp_path):
+    def write(**other):
+        file = tmp_path / "base.json"
+        file.write_text(json.dumps({**BASE, **other}))
+        return file
+
+    return write
+
+
+def test_the_program_lists_its_trials_and_refuses_unknown_ones(base_file):
+    listed = json.loads(tune("ab", base_file(), "--list", "--json").stdout)
+    assert {"nccl-none", "decode-steps-1", "pcie-ipc"} <= {trial["name"] for trial in listed["trials"]}
+    wrong = tune("ab", base_file(), "--trial", "decode-step-1")
+    assert wrong.returncode == 3
+    assert "did you mean 'decode-steps-1'" in wrong.stderr
+
+
+def test_the_program_starts_nothing_that_is_refused_or_runs_today(base_file, tmp_path):
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps([{"name": "mla", "arguments": {"attention-backend": "trtllm_mla"}}]))
+    done = tune("ab", base_file(), "--trial", "decode-steps-4", "--trials", own, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [trial["status"] for trial in said["trials"]] == ["refused", "refused"]
+    assert "start 1" not in done.stderr
+    assert {entry["id"] for entry in said["not_checked"]} == {"tune-mla", "tune-decode-steps-4"}
+    assert said["recommended"] is None
+
+
+@pytest.mark.parametrize(("result", "reason"), [(None, "peer access"), ("p2p-off-1", "peer access"), ("p2p-on-1", "")])
+def test_an_all_reduce_over_peer_access_waits_for_its_proof(base_file, result, reason):
+    proof = ["--result", RECORDED / "h200x2" / f"{result}.json"] if result else []
+    done = tune("ab", base_file(python="/nowhere/python"), "--trial", "pcie-ipc", "--json", *proof)
+    if reason:
+        assert reason in json.loads(done.stdout)["trials"][0]["reason"]
+    else:
+        assert "start 1 of 4" in done.stderr
