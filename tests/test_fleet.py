@@ -19,6 +19,9 @@ import yaml
 
 from inference import host_lock
 
+pytestmark = pytest.mark.slow
+"""Each runs a playbook or two over four hosts."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 STAND_INS = {
@@ -29,6 +32,12 @@ STAND_INS = {
     echo "$(date +%s.%N) {{ __service_state | default('changed') }} {{ which }}" >>{{ events }}
     sleep {{ change_seconds | default(0) }}
     test {{ fail_at | default('none') }} != {{ which }}
+""",
+    "host/tasks/main.yml": """
+- name: Prepare it
+  shell: |
+    echo "$(date +%s.%N) prepared {{ inventory_hostname }}" >>{{ events }}
+    test {{ unfit | default('none') }} != {{ inventory_hostname }}
 """,
     "smoke/tasks/main.yml": """
 - name: Test it
@@ -45,9 +54,11 @@ class Fleet:
     folder: Path
     hosts: list[str]
 
+    playbook: str = "restart.yml"
+
     def command(self, *words: str) -> list[str]:
         return [str(ROOT / ".venv/bin/ansible-playbook"), "-i", str(self.folder / "hosts.yml"),
-                str(self.folder / "restart.yml"), "-e", f"events={self.folder}/events", *words]  # fmt: skip
+                str(self.folder / self.playbook), "-e", f"events={self.folder}/events", *words]  # fmt: skip
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,7 +72,7 @@ class Fleet:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words), env=self.environment, capture_output=True, text=True, check=False, timeout=120
+            self.command(*words), env=self.environment, capture_output=True, text=True, check=False, timeout=600
         )
 
     def events(self) -> list[str]:
@@ -82,8 +93,12 @@ def fleet(tmp_path: Path) -> Fleet:
     for name, text in STAND_INS.items():
         (tmp_path / "roles" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "roles" / name).write_text(text)
-    text = (ROOT / "restart.yml").read_text()
-    (tmp_path / "restart.yml").write_text(text.replace("become: true", "become: false"))
+    for role in ("inventory", "topology", "engine", "patches", "model"):
+        (tmp_path / "roles" / role / "tasks").mkdir(parents=True)
+        (tmp_path / "roles" / role / "tasks/main.yml").write_text("[]\n")
+    for playbook in ("restart.yml", "site.yml"):
+        text = (ROOT / playbook).read_text()
+        (tmp_path / playbook).write_text(text.replace("become: true", "become: false"))
     hosts = ["a", "b", "c", "d"]
     common = {
         "ansible_connection": "local",
@@ -182,7 +197,7 @@ def test_two_runs_at_once_one_is_told_who_works(fleet: Fleet):
     second = fleet.run()
     assert second.returncode != 0
     assert "still runs on this controller" in second.stdout
-    assert first.wait(timeout=120) == 0
+    assert first.wait(timeout=600) == 0
     assert len(fleet.changed()) == 8
 
 
@@ -200,3 +215,44 @@ def unreachable(fleet: Fleet) -> Path:
     away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     file.write_text(yaml.safe_dump({"inference": {"hosts": {"d": away}}}))
     return file
+
+
+@pytest.fixture
+def site(fleet: Fleet) -> Fleet:
+    fleet.playbook = "site.yml"
+    return fleet
+
+
+def test_site_prepares_all_hosts_before_the_first_is_changed(site: Fleet):
+    ended = site.run("-e", '{"serial": [1, 3]}')
+    assert ended.returncode == 0, ended.stdout
+    events = site.events()
+    assert sorted(events[:4]) == [f"prepared {host}" for host in site.hosts]
+    assert events[4:8] == ["changed a/one", "auto a/one", "changed a/two", "auto a/two"]
+    assert len(site.changed()) == 8
+    assert site.locks() == []
+
+
+def test_site_changes_no_service_while_a_host_is_unfit(site: Fleet):
+    ended = site.run("-e", "unfit=c")
+    assert ended.returncode != 0
+    assert site.changed() == []
+    assert site.locks() == []
+    assert "c: Prepare it" in ended.stdout
+
+
+def test_site_stops_at_the_first_host_that_fails(site: Fleet):
+    ended = site.run("-e", "fail_at=b/two")
+    assert ended.returncode != 0
+    assert site.changed() == ["a/one", "a/two", "b/one", "b/two"]
+    assert site.locks() == []
+    assert "Not touched, serving as before: c, d." in ended.stdout
+
+
+def test_one_stage_of_site_locks_and_unlocks_all(site: Fleet):
+    ended = site.run("--tags", "host")
+    assert ended.returncode == 0, ended.stdout
+    assert (site.changed(), len(site.events()), site.locks()) == ([], 4, [])
+    without = site.run("--skip-tags", "service,smoke")
+    assert without.returncode == 0, without.stdout
+    assert (site.changed(), site.locks()) == ([], [])
