@@ -43,3 +43,13 @@ def test_every_setting_has_a_section_with_its_source():
     sections = re.findall(r"^### ([^\n]*)\n(.*?)(?=^##)", PAGE, re.M | re.S)
     assert {name for title, _ in sections for name in title.split(", ")} == OPTIONS.keys() - WITHOUT_SECTION
     assert [title for title, text in sections if not re.search(r"^Source: ", text, re.M)] == []
+
+
+def test_what_the_topology_stage_says_repairs_a_finding_is_a_setting_of_this_role():
+    sources = (ROOT / "plugins/module_utils/inference/topology").glob("*.py")
+    named = {name for file in sources for name in re.findall(r'repaired_by="(\w+)"|"(host_reboot)"', file.read_text())}
+    named = {name for pair in named for name in pair if name}
+    switches = yaml.safe_load((ROOT / "roles/host/vars/main.yml").read_text())["__host_switches"]
+    assert named == set(switches)
+    assert set(switches) <= set(OPTIONS)
+    assert switches == {name: "{{ " + name + " }}" for name in switches}
