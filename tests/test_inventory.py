@@ -303,6 +303,23 @@ def test_model_names_are_different_and_not_empty(known: Known):
     assert "model-name" in [f.id for f in inventory.check(changed("model_catalog.1.name", " "), known)]
 
 
+def test_patches_are_for_sglang(known: Known):
+    vllm = {**RIGHT, "engine_name": "vllm", "engine_version": "0.33.0"}
+    assert inventory.check({**vllm, "patches_enable": ["default"]}, known) == []
+    assert "patch-engine" in [f.id for f in inventory.check({**vllm, "patches_enable": ["P02"]}, known)]
+
+
+def test_a_source_that_is_none_is_refused_before_any_host_is_asked(known: Known):
+    for source in ("models/kimi", "hf:someone/tiny", "hf:someone/tiny@main", "ftp://x/y"):
+        assert one(changed("model_catalog.1.source", source), known).id == "model-source", source
+    for source in ("/data/kimi", "gpu-2:/srv/models/kimi", f"hf:someone/tiny@{'0123456789' * 4}"):
+        assert inventory.check(changed("model_catalog.1.source", source), known) == [], source
+
+
+def test_a_model_that_is_to_go_serves_no_instance(known: Known):
+    assert one(changed("model_catalog.0.state", "absent"), known).id == "instance-model"
+
+
 # instances
 
 

@@ -19,8 +19,9 @@ from .program import nearest
 from .releases.locks import python_tag
 from .topology import IDS as TOPOLOGY_IDS
 from .topology import ExpectationError, expectation_of
+from .weights import SourceError, parse_source
 
-REGISTERED = ("engine_release", "model_result", "topology_result")
+REGISTERED = ("engine_release", "host_result", "model_result", "topology_result")
 """Results that one role leaves for the next ones, under a name of its own."""
 
 RENAMED: Mapping[str, str] = {}
@@ -251,6 +252,9 @@ def _patches(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
         except LedgerError as error:
             yield _wrong("patch-unknown", name, ", ".join(settings[name]), str(error))
     enabled = settings.get("patches_enable", [])
+    other = sorted(set(enabled) - {"default"}) if settings.get("engine_name", "sglang") != "sglang" else []
+    if other:
+        yield _wrong("patch-engine", "patches_enable", ", ".join(other), "no patches: the ledger is about SGLang")
     for entry in known.patches:
         if entry.id not in enabled:
             continue
@@ -299,7 +303,13 @@ def _nested(one: str, other: str) -> bool:
 
 
 def _catalog(settings: Mapping[str, Any], _: Known) -> Iterator[Finding]:
-    names = [model["name"] for model in settings.get("model_catalog", [])]
+    catalog = settings.get("model_catalog", [])
+    for position, model in enumerate(catalog):
+        try:
+            parse_source(model.get("source") or "/")
+        except SourceError as error:
+            yield _wrong("model-source", f"model_catalog[{position}].source", model["source"], str(error))
+    names = [model["name"] for model in catalog]
     for position, name in enumerate(names):
         if not name.strip():
             yield _wrong("model-name", f"model_catalog[{position}].name", repr(name), "a name")
