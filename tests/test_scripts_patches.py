@@ -245,6 +245,21 @@ def test_preview_of_a_move(tmp_path: Path, era_book: Path) -> None:
     assert "torch: 2.1 -> 2.2" in call(*common).stdout
 
 
+def test_preview_says_what_becomes_of_an_inventorys_options(tmp_path: Path, book: Path) -> None:
+    old, new, unknown = (make(tmp_path / version, version=version) for version in ("0.5.9", "0.5.23", "1.0"))
+    given = {"cuda-graph-max-bs": 8, "enable-double-sparsity": True}
+    (tmp_path / "host.json").write_text(json.dumps({"service_instances": [{"name": "kimi", "arguments": given}]}))
+    common = ("preview", "--ledger", book, "--site-packages", old, "--inventory", tmp_path / "host.json")
+    document = asked(*common, "--to", new, code=2)
+    rows = {row["option"]: row["state"] for row in document["options"]["kimi"]}
+    assert (rows["cuda-graph-max-bs"], rows["enable-double-sparsity"]) == ("renamed", "gone")
+    assert {"argument-removed", "argument-renamed"} <= {finding["id"] for finding in document["findings"]}
+    assert "renamed    cuda-graph-max-bs" in call(*common, "--to", new).stdout
+    done = call(*common, "--to", unknown)
+    assert (done.returncode, "no options are known of sglang 1.0" in done.stderr) == (3, True)
+    assert asked("preview", "--ledger", book, "--site-packages", old, "--to", unknown)["options"] == {}
+
+
 def test_preview_of_something_that_is_no_wheel(tmp_path: Path, tree: Path) -> None:
     (tmp_path / "sglang-1-py3-none-any.whl").write_text("x")
     done = call("preview", "--site-packages", tree, "--to", tmp_path / "sglang-1-py3-none-any.whl")
