@@ -97,16 +97,15 @@ def _by_table(argument: Argument, where: str, table: Table, others: Sequence[Tab
 
 def _unknown(argument: Argument, where: str, table: Table, others: Sequence[Table]) -> Finding:
     known = sorted((other.version for other in others if other.find(argument.given)), key=order)
-    close = nearest(argument.given, table.names)
     if known:
         return Finding(
             "argument-removed", "critical", "An option that other releases of the engine have, and this one has not",
-            seen=where, expected=f"an option of {_named(table)}{close}; {', '.join(known)} knows this one",
+            seen=where, expected=f"an option of {_named(table)}; {', '.join(known)} knows this one",
             fix="Remove it, or write what has taken its place.",
         )  # fmt: skip
     return Finding(
         "argument-unknown", "critical", "An option that the engine does not have",
-        seen=where, expected=f"an option of {_named(table)}{close}",
+        seen=where, expected=f"an option of {_named(table)}{nearest(argument.given, table.names)}",
         fix=f"Correct it: scripts/engine-args options {table.engine}-{table.version} lists them.",
     )  # fmt: skip
 

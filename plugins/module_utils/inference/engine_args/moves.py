@@ -42,8 +42,9 @@ def _by_given(found: Mapping[str, Argument]) -> dict[str, Argument]:
 
 def _row(given: str, before: Argument, after: Argument | None) -> dict[str, Any]:
     now = " ".join(words(before.option, before.name, before.value))
-    then = "" if after is None else " ".join(words(after.option, after.name, after.value))
-    return {"option": given, "now": now, "then": then, "state": _state(before, after)}
+    state = _state(before, after)
+    then = " ".join(words(after.option, after.name, after.value)) if after and state != "gone" else ""
+    return {"option": given, "now": now, "then": then, "state": state}
 
 
 def _state(before: Argument, after: Argument | None) -> str:

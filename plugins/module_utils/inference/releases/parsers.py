@@ -60,8 +60,8 @@ class Parser:
         """The engine's own wheel."""
         return next(pin for pin in self.lock.pins if pin.name in PACKAGES[self.lock.engine])
 
-    def ask(self, verb: str, given: Any = None) -> Any:
-        """Return what ``engine-args-worker`` answers to a verb."""
+    def ask(self, questions: Sequence[Any]) -> list[Any]:
+        """Return the answers of ``engine-args-worker``, which is started once for all questions."""
         shim = self.project / "roles" / "engine" / "files" / "cpu-shim"
         environment = {
             **os.environ,
@@ -71,13 +71,15 @@ class Parser:
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the second time is faster with it
         worker = self.project / "scripts" / "engine-args-worker"
-        command = [str(self.python), "-W", "ignore", str(worker), verb, self.lock.engine]
         done = subprocess.run(
-            command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
+            [str(self.python), "-W", "ignore", str(worker), self.lock.engine],
+            input="".join(json.dumps(question) + "\n" for question in questions),
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        if done.returncode or len(answers) != len(questions):
             raise ParserError(f"{self.lock.name}: {done.stderr.strip()[-2000:]}")
-        return json.loads(done.stdout)
+        return answers
 
 
 def of(project: Path, root: Path, lock: Lock) -> Parser:
