@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
@@ -547,6 +548,35 @@ def test_a_generation_that_is_none(known: Known, wish: Any, place: str):
     assert one({**RIGHT, "service_restore": wish}, known).what.startswith(f"{place} ")
 
 
+# engine options
+
+
+def test_options_are_held_against_the_release(known: Known):
+    assert one(changed("service_instances.0.arguments", {"atention-backend": "x"}), known).id == "argument-unknown"
+    assert one(changed("service_instances.0.arguments", {"attention-backend": "x"}), known).id == "argument-value"
+    assert one(changed("service_instances.0.arguments", {"attention-backend": "trtllm_mla"}), known).level == "critical"
+
+
+def test_a_preset_is_part_of_its_instance(known: Known):
+    variables = changed("service_instances", [{"name": "a", "model": "kimi", "port": 30000, "preset": "kimi-k2.5"}])
+    assert {f.id for f in inventory.check(variables, known)} == {"trust-remote-code", "continuous-decode-unread"}
+    variables["service_instances"][0]["preset"] = "kimi-k25"
+    assert one(variables, known).id == "instance-preset"
+
+
+def test_a_preset_spans_the_gpus_that_it_says(known: Known):
+    variables = changed("service_instances.0.preset", "glm-5-nvfp4")
+    del variables["service_instances"][0]["tensor_parallel_size"]
+    assert "instance-gpus" in [f.id for f in inventory.check(variables, known)]  # it names four
+
+
+def test_a_release_without_a_table_is_said_and_not_checked(known: Known):
+    less = dataclasses.replace(known, tables=[table for table in known.tables if table.version != "0.5.23"])
+    finding = one(changed("service_instances.0.arguments", {"atention-backend": "x"}), less)
+    assert (finding.id, finding.level) == ("release-without-options", "info")
+    assert "scripts/engine-args make sglang-0.5.23" in finding.fix
+
+
 # what is wrong already is not looked into further
 
 
@@ -567,7 +597,7 @@ def test_every_rule_can_fail(known: Known):
     sources = (inventory, inventory_instances, inventory_values, engine_args)
     text = "".join(Path(source.__file__ or "").read_text() for source in sources)
     text += (ROOT / "plugins/module_utils/inference/engine_args/checks.py").read_text()
-    here = Path(__file__).read_text() + (ROOT / "tests/test_engine_args.py").read_text()
+    here = Path(__file__).read_text() + "".join(path.read_text() for path in ROOT.glob("tests/test_engine_args*.py"))
     here += (ROOT / "tests/test_filters.py").read_text()
     ids = set(re.findall(r'(?:_wrong|wrong|Finding)\(\s*"([a-z][a-z0-9-]+)"', text))
     assert len(ids) > 30
