@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.tune import DecisionError, Result, Row, Workload, decide, goal, in_doubt
+from inference.tune import DecisionError, Result, Row, Workload, decide, findings, goal, in_doubt
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tune"
 
@@ -65,6 +65,48 @@ def test_within_noise_is_no_win_on_what_was_recorded():
     decision = decide(recorded("h200x2_shm.json"), Workload())
     assert status(decision, "ring") == "within-noise"
     assert status(decision, "balanced") in ("within-noise", "loses")
+
+
+H200 = Path(__file__).parent.parent / "bench" / "results" / "tune" / "h200x2"
+
+
+def measured(*names):
+    """Return what was measured on two H200, the groups of several runs taken together."""
+    documents = [json.loads((H200 / f"{name}.json").read_text())["results"] for name in names]
+    for first, *others in zip(*documents, strict=True):
+        for other in others:
+            for row, more in zip(first["rows"], other["rows"], strict=True):
+                row["groups"] += more["groups"]
+    return [Result.from_dict(entry) for entry in documents[0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["p2p-on-1"], "none"),
+        (["p2p-on-2"], "none"),
+        (["p2p-off-1"], "throughput"),
+        (["p2p-off-2"], "throughput"),
+        (["p2p-off-two-groups-1", "p2p-off-two-groups-2"], "throughput"),
+    ],
+)
+def test_two_runs_on_the_same_two_gpus_choose_the_same(names, chosen):
+    decision = decide(measured(*names), Workload())
+    assert decision.chosen == chosen, decision.as_dict()
+    assert status(decision, "latency") == "loses"
+    assert all(part["met"] for part in goal(decision).values())
+
+
+def test_the_two_groups_that_chose_differently_would_be_measured_again_now():
+    assert in_doubt(decide(measured("p2p-off-two-groups-2"), Workload())) == ["throughput"]
+
+
+def test_nccl_takes_ll_at_decode_sizes_by_itself():
+    """Which is why setting it gains nothing there."""
+    outcomes = json.loads((H200 / "p2p-off-1.json").read_text())["outcomes"]
+    used = next(o["proof"]["used"] for o in outcomes if o["candidate"] == "none")
+    assert used["AllReduce RING LL"]["largest"] == 229_376
+    assert used["AllReduce RING SIMPLE"]["smallest"] == 29_360_128
 
 
 # the rules, at each side
@@ -172,6 +214,22 @@ def test_the_goal_compares_with_the_best_decode_and_the_own_prefill():
     decision = decide([result(), result("a", (10.0,), (2000.0,))], 0.5)
     assert goal(decision)["decode"] == {"ratio": 2.0, "to": "a", "noise": 0.03, "met": False}
     assert goal(decision)["prefill"]["met"]
+
+
+def test_a_goal_that_is_missed_is_said_with_what_could_help():
+    decision = decide([result(), result("a", (10.0,), (2000.0,))], 0.5)
+    said = {finding.id: finding for finding in findings([], decision, (), ()).findings}
+    assert "decode +100.0% against a (missed" in said["tune-goal"].seen
+    assert "pcie-ipc" in said["tune-goal"].fix
+    met = decide([result(), result("b", (19.8,), (1000.0,))], 0.5)
+    assert "tune-goal" not in {finding.id for finding in findings([], met, (), ()).findings}
+
+
+def test_what_noise_hides_is_not_missed():
+    unsteady = decide([grouped("none", (20.0, 24.0)), grouped("a", (20.0, 21.0))], 0.5)
+    assert unsteady.chosen == "none"
+    assert goal(unsteady)["decode"]["met"]
+    assert goal(unsteady)["decode"]["ratio"] > 1.03
 
 
 def test_without_the_own_choice_there_is_nothing_to_compare_with():

@@ -132,6 +132,21 @@ def test_a_candidate_can_be_given_by_hand():
             tried.parse(text)
 
 
+def test_a_value_may_hold_commas():
+    assert tried.parse("x:NCCL_PROTO=LL,Simple,NCCL_ALGO=Ring").environment == {
+        "NCCL_PROTO": "LL,Simple",
+        "NCCL_ALGO": "Ring",
+    }
+    with pytest.raises(CandidateError, match="expected NAME"):
+        tried.parse("x:Simple,NCCL_ALGO=Ring")
+
+
+def test_a_name_that_no_release_reads_is_refused_with_the_nearest():
+    with pytest.raises(CandidateError, match="did you mean 'NCCL_PROTO'"):
+        tried.parse("x:NCCL_PROTOS=LL")
+    assert tried.parse("x:NCCL_TUNER_CONFIG_FILE=/a").environment
+
+
 def test_candidates_are_unique_and_the_own_choice_is_always_among_them():
     same = Candidate("same", PROFILES["latency"].settings)
     assert [c.name for c in unique([*tried.of_profiles(["latency"]), same])] == ["none", "latency"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from .. import nccl
 from ..findings import Finding
 from ..nccl.lint import lint_environment
-from ..nccl.variables import BUILD_NAMES, PYTORCH_NAMES
+from ..nccl.variables import BUILD_NAMES, PLUGIN_PREFIXES, PYTORCH_NAMES, VARIABLES
+from ..program import nearest
 
 BASELINE = "none"
 """The profile that sets nothing: NCCL's own choice."""
@@ -24,6 +26,10 @@ SINGLE: Mapping[str, Mapping[str, str]] = {
     "p2p-sys-channels-8": {"NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "8"},
 }
 """Peer access on and off, and numbers of channels: what public measurements on such hosts found to matter."""
+
+
+_BETWEEN = re.compile(r",(?=\s*\w+=)")
+"""A comma that a name and an equals sign follow ends a setting; any other belongs to its value."""
 
 
 class CandidateError(ValueError):
@@ -58,15 +64,18 @@ def thorough() -> list[Candidate]:
 
 
 def parse(text: str) -> Candidate:
-    """Read ``NAME:NCCL_X=1,NCCL_Y=2``. Raises CandidateError."""
+    """Read ``NAME:NCCL_X=1,NCCL_Y=2``; a value may hold commas (``NCCL_PROTO=LL,Simple``). Raises CandidateError."""
     name, colon, rest = text.partition(":")
-    pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
+    pairs = [pair.partition("=") for pair in _BETWEEN.split(rest) if pair.strip()]
     if not name.strip() or not colon or not pairs or not all(mark and value for _, mark, value in pairs):
         raise CandidateError(f"candidate {text!r}: expected NAME:NCCL_X=VALUE,NCCL_Y=VALUE")
     try:
         checked = nccl.environment(BASELINE, {key.strip(): value.strip() for key, _, value in pairs})
     except nccl.NcclError as error:
         raise CandidateError(f"candidate {name}: {error}") from error
+    unknown = next((key for key in checked if key not in VARIABLES and not key.startswith(PLUGIN_PREFIXES)), None)
+    if unknown:
+        raise CandidateError(f"candidate {name}: no NCCL release reads {unknown}{nearest(unknown, VARIABLES)}")
     return Candidate(name.strip(), checked)
 
 

@@ -9,7 +9,7 @@ from ..findings import Finding, Report
 from ..nccl.budget import size_text
 from . import budget, pairs
 from .candidates import BASELINE
-from .decision import Decision, Result
+from .decision import GOAL, Decision, Result, goal
 from .pairs import PairResult
 
 _AT_FAULT = (
@@ -99,6 +99,17 @@ def _decision(decision: Decision) -> Iterator[Finding]:
             expected="NCCL's own choice measured, or banned with another candidate healthy",
             fix="Mend what the other findings name and measure again.",
         )
+    missed = [phase for phase, part in (goal(decision) or {}).items() if not part["met"]]
+    if missed:
+        yield Finding(
+            id="tune-goal",
+            level="info",
+            what=f"no environment for the whole process is near the best in {' and '.join(missed)}",
+            seen=goal_text(decision),
+            expected=f"within {GOAL:.0%} of the best decode of any candidate and of NCCL's own prefill",
+            fix="Decode and prefill are all-reduces alike, so no setting by function tells them apart. Compare the "
+            "engine's own all-reduce for small messages (tune ab --trial pcie-ipc).",
+        )
     for standing in decision.at("trade"):
         yield Finding(
             id="tune-trade",
@@ -110,12 +121,26 @@ def _decision(decision: Decision) -> Iterator[Finding]:
         )
 
 
+def goal_text(decision: Decision) -> str:
+    """Return in words how near the choice is to the best in both phases at once; empty without a choice."""
+    found = goal(decision)
+    if found is None:
+        return ""
+    parts = [
+        f"{phase} {(part['ratio'] - 1) * 100:+.1f}% against {part['to']} ({'met' if part['met'] else 'missed'}, "
+        f"noise {part['noise']:.1%})"
+        for phase, part in found.items()
+    ]
+    return f"{decision.chosen}, both phases at once: {', '.join(parts)}"
+
+
 def text(results: Sequence[Result], decision: Decision, lines: Sequence[budget.Line], gpus: int, report: Report) -> str:
     """Return tables of times, standings and the communication budget, then the findings and the choice."""
     blocks = [_times(results), _standings(decision)]
     if lines:
         blocks += [_budget(lines), budget.reason(lines, gpus)]
-    return "\n\n".join([*blocks, report.as_text(), f"choice: {decision.chosen or 'none'}. {decision.reason}."])
+    choice = f"choice: {decision.chosen or 'none'}. {decision.reason}."
+    return "\n\n".join([*blocks, report.as_text(), *filter(None, [goal_text(decision)]), choice])
 
 
 def _times(results: Sequence[Result]) -> str:
