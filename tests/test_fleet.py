@@ -104,7 +104,7 @@ def fleet(tmp_path: Path) -> Fleet:
         "ansible_connection": "local",
         "ansible_python_interpreter": "{{ ansible_playbook_python }}",
         "service_instances": [{"name": "one"}, {"name": "two"}],
-        "which": "{{ inventory_hostname }}/{{ service_instances[0].name }}",
+        "which": "{{ inventory_hostname }}/{{ (__service_only | default([service_instances[0].name]))[0] }}",
     }
     own = {host: {"fleet_lock_folder": str(tmp_path / host)} for host in hosts}
     inventory = {"inference": {"hosts": own, "vars": common}}
