@@ -118,7 +118,6 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         {"no-such-option": True},
         {"dtype": "nope"},
         {"gpu-memory-utilization": "all"},
-        {"enforce-eager": "true"},
         {"max-num-seqs": [1, 2]},
     ],
 }
@@ -174,7 +173,8 @@ def served(release: str) -> list[list[str]]:
 def samples(release: str) -> dict[str, Any]:
     """Return a value for every option of the table whose value's form the table tells."""
     options = TABLES[release].options.items()
-    found = {name: sample(option) for name, option in options if name not in SPECIAL and name not in engine_args.OWNED}
+    left = {*SPECIAL, *engine_args.OWNED, *(name for name, option in options if option.deprecated)}
+    found = {name: sample(option) for name, option in options if name not in left}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -203,6 +203,7 @@ QUESTIONS: dict[str, Callable[[str], Any]] = {
     "renamed": lambda release: [line(release, arguments) for arguments, _ in renamed(release)],
     "refused": lambda release: [line(release, arguments) for arguments in REFUSED[TABLES[release].engine]],
     "samples": lambda release: [line(release, {name: value}) for name, value in samples(release).items()],
+    "swallowed": lambda release: [line(release, {"enforce-eager": "true"})] if release.startswith("vllm") else [],
     "words": lambda release: [[*line(release, {}), f"--{name}", "word"] for name in numbers(release)],
 }
 
@@ -212,7 +213,8 @@ def test_the_toolkits_own_line(answers: dict[str, Any], release: str):
     values = answer["values"]
     assert values["disable_custom_all_reduce"] is True
     if release.startswith("sglang"):  # 127.0.0.1 and 30000 are its own defaults, which are left out here
-        assert (values["model_path"], values["served_model_name"], values["tp_size"]) == ("/srv/models/m", "served", 8)
+        size = values.get("tp_size", values.get("tensor_parallel_size"))  # its name inside SGLang 0.5.9
+        assert (values["model_path"], values["served_model_name"], size) == ("/srv/models/m", "served", 8)
         assert (values["attention_backend"], values["num_continuous_decode_steps"]) == ("flashinfer", 4)
     else:
         assert (values["model"], values["served_model_name"]) == ("/srv/models/m", ["served"])
@@ -253,9 +255,18 @@ def test_what_the_lint_refuses_the_parser_refuses_too(answers: dict[str, Any], r
         assert "error" in answer, arguments
 
 
+def test_a_flag_in_quotes_is_refused_where_the_parser_takes_it_for_something_else(
+    answers: dict[str, Any], release: str
+):
+    """vLLM takes the word behind a flag for the model to serve."""
+    for answer in answers["swallowed"]:
+        assert answer["values"]["model_tag"] == "true"
+        assert critical(release, {"enforce-eager": "true"}) == ["argument-value"]
+
+
 def test_every_option_of_the_table_with_a_value_of_its_kind(answers: dict[str, Any], release: str):
     chosen = samples(release)
-    assert len(chosen) > 0.95 * len(TABLES[release].options) - 5
+    assert len(chosen) > 0.9 * len(TABLES[release].options)
     assert {n: a["error"] for n, a in zip(chosen, answers["samples"], strict=True) if "error" in a} == {}
 
 
