@@ -110,12 +110,20 @@ def test_of_a_stage_that_was_measured_again_the_better_value_counts() -> None:
 def test_a_forgiven_regression_is_a_warning_and_nothing_else_is_forgiven() -> None:
     slow, wrong = {"id": "regression", "level": "critical"}, {"id": "golden", "level": "critical"}
     unknown = {"id": "floor-unknown", "level": "unknown"}
-    document = {"schema": 1, "ok": False, "findings": [slow], "gate": {"verdict": "fail"}}
+    row = {"metric": TOK, "failures": ["regression"], "warnings": [], "excuse": ""}
+    document = {"schema": 1, "ok": False, "findings": [slow], "gate": {"verdict": "fail", "rows": [row]}}
     forgiven = forgive_regressions(document)
-    assert forgiven == {**document, "ok": True, "findings": [{"id": "regression", "level": "warning"}]}
-    assert document["findings"] == [slow]
+    assert (forgiven["ok"], forgiven["findings"]) == (True, [{"id": "regression", "level": "warning"}])
+    assert forgiven["gate"]["verdict"] == "pass"
+    assert forgiven["gate"]["rows"][0] == {
+        "metric": TOK, "failures": [], "warnings": ["regression"], "excuse": "it is being restored: it only warns",
+    }  # fmt: skip
+    assert (document["findings"], row["failures"]) == ([slow], ["regression"])
     for other in (wrong, unknown):
         assert not forgive_regressions({**document, "findings": [slow, other]})["ok"]
+    low = {**row, "failures": ["below-floor", "regression"]}
+    assert forgive_regressions({**document, "gate": {"verdict": "fail", "rows": [low]}})["gate"]["verdict"] == "fail"
+    assert not forgive_regressions({"ok": False, "findings": [wrong]})["ok"]
 
 
 def test_a_maximum_of_few_is_no_trend() -> None:
