@@ -299,4 +299,4 @@ def _render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=loader, autoescape=True, undefined=ChainableUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template(template).render(style=_drawn(STYLE), figure=figure, **values)
+    return environment.get_template(template).render(style=_drawn(STYLE), quantity=summary.quantity, **values)
