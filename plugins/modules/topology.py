@@ -115,7 +115,7 @@ def main() -> None:
             "expect": {"type": "raw", "default": topology.DEFAULT},
             "waive": {"type": "dict", "default": {}},
             "repairs": {"type": "list", "elements": "str", "default": []},
-            "pass": {"type": "str", "choices": ["first", "second"], "default": "second"},
+            "pass": {"type": "str", "choices": ["first", "second"], "default": "second", "no_log": False},
             "previous": {"type": "path"},
             "report_only": {"type": "bool", "default": False},
             "timeout": {"type": "float", "default": topology.TIMEOUT},
