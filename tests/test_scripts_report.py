@@ -192,3 +192,48 @@ def test_without_rich_the_way_out_is_said():
     assert done.returncode == 3
     assert "--json" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_lies_beside_a_report_is_no_report_and_is_passed_over(tmp_path: Path):
+    (tmp_path / "demo.json").write_text(json.dumps(REPORT))
+    (tmp_path / "proof-demo.json").write_text('{"ok": true, "findings": []}')
+    done = run("--json", str(tmp_path / "demo.json"), str(tmp_path / "proof-demo.json"))
+    assert done.returncode == 0, done.stderr
+    assert [Path(found["file"]).name for found in json.loads(done.stdout)["reports"]] == ["demo.json"]
+    alone = run("--json", str(tmp_path / "proof-demo.json"))
+    assert alone.returncode == 3
+    assert "not a report of this toolkit" in alone.stderr
+
+
+def test_the_help_names_the_verbs_beside_the_table():
+    text = run("--help").stdout
+    assert "report html: write a page for each host" in " ".join(text.split())
+    assert "report picture: print the topology as SVG" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("passed", "yes", 'passed: true or false is expected, seen "yes"'),
+        ("mode", 3, "mode: a text is expected, seen 3"),
+        ("engaged", [1], "engaged: a mapping is expected, seen [1]"),
+        ("engaged.start", {"ready_after_s": "soon"}, 'engaged.start.ready_after_s: a number is expected, seen "soon"'),
+        ("engaged.nccl_environment", {"NCCL_PROTO": 3}, "engaged.nccl_environment.NCCL_PROTO: a text is expected"),
+        ("smoke.gate.metrics", {"single.decode_tok_s": True}, "a number is expected, seen true"),
+        ("smoke.findings", [3], "smoke.findings[0]: a mapping is expected, seen 3"),
+        ("topology.facts", {"gpus": {"a": 1}}, "topology.facts.gpus: a list is expected"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_its_place(path: str, value: Any, said: str):
+    for words in (("--json", "-"), ("-",)):
+        done = run(*words, stdin=changed(path, value))
+        assert (done.returncode, done.stdout) == (3, "")
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_markup_of_the_terminal_in_a_name_is_text():
+    done = run("-", stdin=json.dumps({**REPORT, "instance": "[red]kimi[/red]", "mode": "[/x]"}))
+    assert done.returncode == 0, done.stderr
+    assert "[red]kimi[/red] on gpu-1" in done.stdout
+    assert "[/x]" in done.stdout
