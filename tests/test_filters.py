@@ -95,6 +95,24 @@ def test_engine_command(filters: ModuleType):
     assert isinstance(command, list)
 
 
+def test_engine_command_in_the_words_of_the_release(filters: ModuleType):
+    instance, model = {"port": 1, "arguments": {"cuda-graph-max-bs": 8}}, {"name": "m", "path": "/m"}
+    assert "--cuda-graph-max-bs-decode" in filters.engine_command(instance, "sglang", "/py", model, "0.5.23")
+    for version in ("0.5.9", "0.0.1", None):
+        assert "--cuda-graph-max-bs" in filters.engine_command(instance, "sglang", "/py", model, version)
+
+
+def test_with_presets(filters: ModuleType):
+    own = {"name": "b", "preset": "kimi-k2.5", "arguments": {"context-length": 1}}
+    plain, kimi = filters.with_presets([{"name": "a"}, own], "sglang")
+    assert plain == {"name": "a"}
+    assert kimi["arguments"]["kv-cache-dtype"] == "bf16"
+    assert kimi["arguments"]["context-length"] == 1
+    assert kimi["nccl_profile"] == "latency"
+    with pytest.raises(AnsibleFilterError, match="did you mean 'kimi-k2.5'"):
+        filters.with_presets([{**own, "preset": "kimi-2.5"}], "sglang")
+
+
 def test_nccl_environment(filters: ModuleType):
     assert filters.nccl_environment("latency")["NCCL_PROTO"] == "LL"
     assert filters.nccl_environment("none", {"NCCL_DEBUG": "INFO"}) == {"NCCL_DEBUG": "INFO"}
@@ -205,6 +223,17 @@ def test_critical_findings_end_the_play_before_any_host_is_asked(playbook: Path)
         "4 critical, 1 warning",
     ):
         assert said in done.stdout, done.stdout
+
+
+def test_an_option_that_the_release_lacks_ends_the_play_before_any_host_is_asked(playbook: Path):
+    instance = {"name": "a", "model": "kimi-k2.5", "port": 30000, "tensor_parallel_size": 8, "preset": "kimi-k2.5"}
+    arguments = {"atention-backend": "triton", "trust-remote-code": None}
+    done = play(playbook, "example", service_instances=[{**instance, "arguments": arguments}])
+    assert done.returncode != 0
+    assert "the play goes on" not in done.stdout
+    assert "CRITICAL argument-unknown" in done.stdout
+    assert "did you mean 'attention-backend'?" in done.stdout
+    assert "1 critical, 1 info" in done.stdout
 
 
 def test_warnings_are_shown_and_stop_nothing(playbook: Path):
