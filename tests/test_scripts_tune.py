@@ -278,8 +278,9 @@ def test_faults_of_nccl_tests_are_results(fault, code, words):
 
 def test_every_finding_has_a_section_in_the_guide():
     sources = [*(ROOT / "plugins/module_utils/inference/tune").glob("*.py"), ROOT / "scripts" / "tune"]
-    named = {name for path in sources for name in re.findall(r'id="(tune-[a-z-]+)"', path.read_text())}
+    named = {name for path in sources for name in re.findall(r'id(?:=|": )"(tune-[a-z-]+)"', path.read_text())}
     named |= {f"tune-{verdict}" for verdict in BANNED}
+    named |= {f"tune-trial-{status}" for status in ("wrong", "failed")}
     named |= {f"tune-expired-{part}" for part in ("fingerprint", "driver", "nccl", "receipt")}
     sections = set(re.findall(r"^### (tune-[a-z-]+)$", (ROOT / "docs" / "tune.md").read_text(), re.MULTILINE))
     assert sections == named
