@@ -109,7 +109,7 @@ def test_with_presets(filters: ModuleType):
     assert kimi["arguments"]["kv-cache-dtype"] == "bf16"
     assert kimi["arguments"]["context-length"] == 1
     assert kimi["nccl_profile"] == "latency"
-    with pytest.raises(AnsibleFilterError, match="did you mean 'kimi-k2.5'"):
+    with pytest.raises(AnsibleFilterError, match=r"did you mean 'kimi-k2\.5'"):
         filters.with_presets([{**own, "preset": "kimi-2.5"}], "sglang")
 
 
