@@ -183,10 +183,11 @@ def test_how_busy_an_engine_is():
     assert gateway.busy(A, engine([[rank(2, 1), rank(1)]])) == 4
     assert gateway.busy(A, engine([None], VLLM)) == 3
     assert gateway.busy(A, engine([None])) is None
+    assert gateway.busy(A, engine([[{"dp_rank": 0}]])) is None
 
 
 def test_waiting_takes_several_looks_and_has_an_end():
-    busy_once_more = [[rank(1)], [rank(0)], [rank(1)], [rank(0)], [rank(0)], [rank(0)]]
+    busy_once_more = [[rank(1)], [rank(0)], [rank(1)], *[[rank(0)]] * gateway.QUIET_POLLS]
     asked: list[int] = []
     source = engine(busy_once_more)
 

@@ -24,8 +24,9 @@ from .atomic import write_atomically
 TIMEOUT_S = 10
 """For one answer of the router or of an engine."""
 POLL_S = 0.3
-QUIET_POLLS = 3
-"""How often in a row an engine has to be seen idle: a request may be on its way while the first look is taken."""
+QUIET_POLLS = 5
+"""How often in a row an engine has to be seen idle: a request may be on its way while the first look is taken, and what
+the engine says of itself is that much old."""
 
 UP = "http"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -193,7 +194,8 @@ def busy(url: str, ask: Callable[..., tuple[int, Any]] = request, key: str = "")
     """
     status, said = ask("GET", f"{url}/v1/loads?include=core", key=key)
     if status == 200 and isinstance(said, dict) and "loads" in said:  # noqa: PLR2004 - HTTP's OK
-        return sum(int(rank.get(f"num_{kind}_reqs") or 0) for rank in said["loads"] for kind in ("running", "waiting"))
+        named = [rank.get(f"num_{kind}_reqs") for rank in said["loads"] for kind in ("running", "waiting")]
+        return sum(map(int, named)) if named and None not in named else None
     status, said = ask("GET", f"{url}/metrics", key=key)
     found = VLLM_BUSY.findall(said) if status == 200 and isinstance(said, str) else []  # noqa: PLR2004 - HTTP's OK
     return sum(int(float(number)) for number in found) if found else None
