@@ -122,7 +122,7 @@ def test_what_is_missing_is_said_to_be_not_checked(tmp_path: Path):
 
 def test_a_host_that_was_stopped_by_its_topology_has_a_page_and_a_picture(tmp_path: Path):
     finding = {"id": "gpu-count", "level": "critical", "what": "7 GPUs instead of 8", "seen": "7", "expected": "8"}
-    pages.add(tmp_path, "gpu-1", "topology", {**sample(documents.TOPOLOGY), "ok": False, "findings": [finding]})
+    pages.add(tmp_path, "gpu-1", {"topology": {**sample(documents.TOPOLOGY), "ok": False, "findings": [finding]}})
     text = page(tmp_path)
     assert "Not tested: no instance has a report yet." in text
     assert "the machine is not as expected" in text
@@ -132,7 +132,7 @@ def test_a_host_that_was_stopped_by_its_topology_has_a_page_and_a_picture(tmp_pa
 def test_waivers_are_repeated_with_their_reason_and_whether_they_are_still_needed(folder: Path):
     waived = {"id": "mig", "level": "info", "what": "waived (small models): MIG is on", "seen": "GPU0: Enabled"}
     document = {**sample(documents.TOPOLOGY), "waived": {"mig": "small models", "bar1": "old"}, "findings": [waived]}
-    pages.add(folder, "gpu-1", "topology", document)
+    pages.add(folder, "gpu-1", {"topology": document, "settings": {}})
     text = shown(page(folder))
     assert "mig small models GPU0: Enabled" in text
     assert "bar1 old not found in this run: the waiver may be removed" in text
@@ -174,6 +174,12 @@ def test_the_index_lists_the_hosts_and_survives_files_of_others(folder: Path):
     assert not (folder / "gpu-2/index.html").exists()
     with pytest.raises(ProgramError, match="did you mean 'gpu-1'"):
         pages.write(folder, "gpu1")
+
+
+def test_a_host_of_which_nothing_is_known_has_no_page(tmp_path: Path):
+    pages.add(tmp_path, "gpu-1", {"topology": {}, "settings": {}})
+    assert pages.write(tmp_path, "gpu-1") == [tmp_path / "index.html"]
+    assert "No host has a report yet" in (tmp_path / "index.html").read_text()
 
 
 def test_json_that_names_no_instance_is_somebody_elses(folder: Path):
@@ -459,7 +465,13 @@ def run(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_the_program_keeps_a_document_and_writes_the_pages(tmp_path: Path):
     done = run(
-        "html", tmp_path, "--host", "gpu-1", "--add", "topology", "--json", stdin=json.dumps(sample(documents.TOPOLOGY))
+        "html",
+        tmp_path,
+        "--host",
+        "gpu-1",
+        "--add",
+        "--json",
+        stdin=json.dumps({"topology": sample(documents.TOPOLOGY)}),
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["written"] == [
@@ -472,13 +484,14 @@ def test_the_program_keeps_a_document_and_writes_the_pages(tmp_path: Path):
     [
         (["html", "/no/such/folder"], "", "/no/such/folder: no such folder"),
         (
-            ["html", "{}", "--host", "gpu-1", "--add", "topology"],
-            '{"facts": []}',
-            "facts: a mapping is expected, seen []",
+            ["html", "{}", "--host", "gpu-1", "--add"],
+            '{"topology": {"facts": []}}',
+            "topology.facts: a mapping is expected, seen []",
         ),
-        (["html", "{}", "--host", "gpu-1", "--add", "topology"], "{", "-: not JSON"),
-        (["html", "{}", "--host", "../x", "--add", "topology"], "{}", "--host"),
-        (["html", "{}", "--add", "settings"], "{}", "--host"),
+        (["html", "{}", "--host", "gpu-1", "--add"], "{", "standard input: not JSON"),
+        (["html", "{}", "--host", "../x", "--add"], "{}", "--host"),
+        (["html", "{}", "--add"], "{}", "--host"),
+        (["html", "{}", "--host", "gpu-1", "--add"], '{"topologi": {}}', "did you mean 'topology'?"),
         (["html", "{}", "--host", "gpu-9"], "", "no reports of a host 'gpu-9'"),
         (["picture", "-"], "{}", "no facts in it"),
         (["picture", "-"], '{"facts": {"gpus": 3}}', "facts.gpus: a list is expected, seen 3"),

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from inference import topology
 from inference.nccl.lint import lint_environment
-from inference.program import ProgramError
+from inference.program import ProgramError, nearest
 from inference.smoke.stats import figure
 
 from . import documents, plots, summary
@@ -196,15 +196,22 @@ def _plots(instance: Instance, smoke: Json) -> Iterable[tuple[str, str | None]]:
         yield f"History, {label}", plots.history_svg(instance.history, metric, unit, lines)
 
 
-def add(folder: Path, host: str | None, kind: str, document: Json) -> None:
-    """Keep a document of ``kind`` for a host, to be shown on its page."""
+def add(folder: Path, host: str | None, given: Json) -> None:
+    """Keep documents for a host, by their kind, to be shown on its page. An empty one leaves what is there."""
     if host is None or "/" in host or host in ("", ".", ".."):
         raise ProgramError("--add needs --host, the name of a host")
-    try:
-        documents.check_shape(document, _SOURCES[kind])
-    except ProgramError as error:
-        raise ProgramError(f"standard input: {error}") from error
-    _put(folder / host / documents.FACTS / f"{kind}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    for kind, document in given.items():
+        if kind not in _SOURCES:
+            raise ProgramError(f"standard input: {kind!r} is none of {', '.join(_SOURCES)}{nearest(kind, _SOURCES)}")
+        try:
+            documents.check_shape(document, _SOURCES[kind], kind)
+        except ProgramError as error:
+            raise ProgramError(f"standard input: {error}") from error
+    (folder / host).mkdir(parents=True, exist_ok=True)
+    for kind, document in given.items():
+        if document:
+            path = folder / host / documents.FACTS / f"{kind}.json"
+            _put(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def write(folder: Path, host: str | None = None) -> list[Path]:
