@@ -20,6 +20,8 @@ from inference.engine_args import inventory_file
 from inference.engine_args.options import Option, table_of
 from inference.releases import locks, parsers, resolver
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".cache/parsers"
 WHEELHOUSE = ROOT / ".cache/wheelhouse/sglang-0.5.23-cpu-cp311"
