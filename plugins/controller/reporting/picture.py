@@ -208,11 +208,12 @@ def _gpu_texts(gpu: Gpu, note: str, left: float, top: float, right: float) -> li
     memory = f"{round(gpu.memory_mib / 1024)} GiB" if gpu.memory_mib else ""
     facts = [gpu.link, memory, "MIG on" if gpu.mig else "", "" if gpu.shown else "not shown by nvidia-smi"]
     level = worst(gpu.problems)
+    room = right - left - (170 if note else 24)
     return [
         _text(left + 12, top + 18, gpu.label, "strong", *([level] if level else [])),
-        _text(left + 66, top + 18, (gpu.bus_id or "").removeprefix("0000:"), room=120),
-        _text(right - 12, top + 18, " · ".join(filter(None, facts)), anchor="end", room=right - left - 190),
-        _text(left + 12, top + 34, (gpu.name or "").removeprefix("NVIDIA "), "small", "faint", room=right - left - 170),
+        _text(left + 66, top + 18, (gpu.bus_id or "").removeprefix("0000:"), room=90),
+        _text(right - 12, top + 18, " · ".join(filter(None, facts)), anchor="end", room=right - left - 140),
+        _text(left + 12, top + 34, (gpu.name or "").removeprefix("NVIDIA "), "small", "faint", room=room),
         _text(right - 12, top + 34, note, "small", "faint", anchor="end"),
     ]
 
