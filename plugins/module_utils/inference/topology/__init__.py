@@ -97,7 +97,7 @@ def _readers(pasted: Pasted, original: str, errors: list[SmiError], columns: Seq
         ("list", lambda: nvidia_smi.looks_like_list(lines), lambda: nvidia_smi.read_list(lines, errors)),
         ("version", lambda: _is_version(lines), lambda: nvidia_smi.read_version(lines, errors)),
         ("host_file", lambda: bool(host_files.read(text)), lambda: host_files.read(text)),
-        ("lspci", lambda: pcie.looks_like(lines), lambda: pcie.read_lspci(lines)),
+        ("lspci", lambda: pcie.looks_like(lines), lambda: _lspci(lines)),
         (
             "query",
             lambda: bool(columns) or nvidia_smi.looks_like_query(lines),
@@ -110,6 +110,12 @@ def _q(pasted: Pasted, errors: list[SmiError]) -> Document:
     if smi_q.looks_like_xml(pasted.text):
         return smi_q.read_xml(pasted.text, errors)
     return smi_q.read_text(pasted.lines, errors)
+
+
+def _lspci(lines: Sequence[str]) -> Document:
+    document = pcie.read_lspci(lines)
+    pcie.check_whole(document["devices"])
+    return document
 
 
 def _is_version(lines: Sequence[str]) -> bool:

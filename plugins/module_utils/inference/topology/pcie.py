@@ -53,7 +53,7 @@ def looks_like(lines: Iterable[str]) -> bool:
 def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
     """Read ``lspci -vv`` or a part of it; lines before the first device belong to ones with ``bus_id`` None.
 
-    Raises Unreadable where the text is cut off so that a link or its ACS controls can't be known.
+    What is cut off is left out; :func:`check_whole` says whether anything was.
     ``acs_redirect`` tells whether the ACS *control* of any device redirects peer traffic (null: no ACSCtl printed;
     what a device is capable of does not count); ``downgraded`` names devices whose link is narrower or slower.
     """
@@ -68,7 +68,6 @@ def read_lspci(lines: Iterable[str]) -> dict[str, Any]:
             if not devices or (devices[-1]["bus_id"] is None and said.keys() & devices[-1].keys()):
                 devices.append({"bus_id": None, "description": None})  # `grep ACSCtl` leaves a line of each device
             _add(devices[-1], said)
-    _check_whole(devices)
     controls = [device["acs_redirect"] for device in devices if "acs_redirect" in device]
     return {
         "kind": "lspci",
@@ -100,7 +99,7 @@ def _said(line: str) -> Device:
     acs = _ACS.search(line)
     for mark, key in (("LnkCap:", "link_capability"), ("LnkSta:", "link")):
         if mark in line:
-            return {key: _state(link) if link else None}
+            return {key: _state(link)} if link else {"cut": mark.rstrip(":")}
     if acs:
         flags = {name: sign == "+" for name, sign in _FLAG.findall(acs["flags"])}
         return {"acs_capability" if acs["which"] == "Cap" else "acs_control": flags}
@@ -115,21 +114,20 @@ def _said(line: str) -> Device:
 
 def _add(device: Device, said: Device) -> None:
     device.update(said)
-    if said.get("link"):
-        most = (device.get("link_capability") or {}).get("width")
+    if "link" in said:
+        most = device.get("link_capability", {}).get("width")
         device["link"]["width_downgraded"] |= most is not None and device["link"]["width"] < most
     control = said.get("acs_control")
     if control and (redirects(control) or set(REDIRECTS) <= set(control)):
         device["acs_redirect"] = redirects(control)
 
 
-def _check_whole(devices: list[Device]) -> None:
+def check_whole(devices: list[Device]) -> None:
     """Raise Unreadable where a link, or the ACS controls of a device, were begun and can't be known."""
     for device in devices:
         name = device["bus_id"] or "a device that is not named"
-        for key, what in (("link", "LnkSta"), ("link_capability", "LnkCap")):
-            if device.get(key, ...) is None:
-                raise Unreadable(f"{what} of {name} is cut off", "lspci")
+        if "cut" in device:
+            raise Unreadable(f"{device['cut']} of {name} is cut off", "lspci")
         if "acs_control" in device and "acs_redirect" not in device:
             raise Unreadable(f"ACSCtl of {name} is cut off", "lspci")
     last = devices[-1] if devices else {}
