@@ -201,6 +201,13 @@ _SGLANG: tuple[Rule, ...] = (
         options=("dsa-prefill-backend", "dsa-decode-backend", "nsa-prefill-backend", "nsa-decode-backend"),
         values=("trtllm", "fa3", "flashmla_auto", "flashmla_kv", "flashmla_sparse", "flashmla_sparse_q8"),
     ),
+    Rule(
+        "dsa-backend-unused", "warning", "sglang", "sparse-attention backends are set, and another backend is used",
+        expected="attention-backend: null, so that SGLang chooses dsa", fix="Write attention-backend: null.",
+        source="SGLang 0.5.23's own resolution for GLM-5 with a pretended capability of 12.0",
+        options=("dsa-prefill-backend", "dsa-decode-backend", "nsa-prefill-backend", "nsa-decode-backend"),
+        also={"attention-backend": ("flashinfer", "triton", "trtllm_mla", "trtllm_mha", "fa3", "fa4")}, scope="any",
+    ),
     # all-reduce
     Rule(
         "instance-custom-all-reduce", "critical", "sglang",
