@@ -277,7 +277,7 @@ def tune(*words, **environment):
         text=True,
         check=False,
         env={**os.environ, **environment},
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -319,3 +319,44 @@ def test_an_all_reduce_over_peer_access_waits_for_its_proof(base_file, result, r
         assert reason in json.loads(done.stdout)["trials"][0]["reason"]
     else:
         assert "start 1 of 4" in done.stderr
+
+
+SMOKE_PROFILE = {
+    "timeouts": {"health": 5, "first_token": 10, "stall": 10},
+    "correctness": {"repeats": 2, "leak_streams": 4},
+    "load": {"output_tokens": 16, "repeats": 2, "concurrency": 2},
+    "prefill": {"lengths": [64], "repeats": 1},
+    "client": {"max_lag_ms": 5000, "max_cpu_share": 10},
+}
+
+
+def test_engines_go_through_the_real_smoke_test_b_a_b_a(tmp_path, port, base_file):
+    """The engine is a server that answers by rule: faster with one option, not a number with another."""
+    python, profile, out = tmp_path / "python", tmp_path / "profile.json", tmp_path / "out.json"
+    server = ROOT / "tests" / "misbehaving_server.py"
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *"--num-continuous-decode-steps 1"*) set -- --delay 0.001 --fault nan-logprobs ;;
+  *"--attention-backend triton"*) set -- --delay 0.01 ;;
+  *) set -- --delay 0.05 ;;
+esac
+exec {sys.executable} {server} --port {port} "$@"
+"""
+    )
+    python.chmod(0o755)
+    profile.write_text(json.dumps(SMOKE_PROFILE))
+    model = {"name": "stand-in/SmolLM2-135M-Instruct", "path": "/m"}
+    file = base_file(python=str(python), model=model, instance={"port": port, "nccl_profile": "none"})
+    words = ["--trial", "attention-triton", "--trial", "decode-steps-1", "--smoke-profile", profile, "--out", out]
+    done = tune(
+        "ab", file, *words, "--smoke-python", sys.executable, "--start-timeout", 60, "--logs", tmp_path / "logs"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    fast, wrong = json.loads(out.read_text())["trials"]
+    assert (fast["status"], [run["side"] for run in fast["runs"]]) == ("wins", list(ORDER)), fast
+    assert fast["changes"][0]["ratio"] < 0.5
+    assert (wrong["status"], len(wrong["runs"])) == ("wrong", 1)
+    assert "nan-logprobs" in wrong["reason"]
+    assert "choice: attention-triton" in done.stdout
+    assert not session_of(tmp_path / "logs", "attention-triton-1-B")

@@ -105,7 +105,7 @@ def judge(side: str, report: Mapping[str, Any]) -> EngineRun:
 
 
 def _generates(port: int, seconds: float) -> bool:
-    body = json.dumps({"model": _model(port, seconds), "prompt": "1", "max_tokens": 1}).encode()
+    body = json.dumps({"model": _model(port, seconds), "prompt": "1", "max_tokens": 1, "temperature": 0}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
     )
