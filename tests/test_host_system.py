@@ -11,6 +11,7 @@ from host_machine import Host
 
 from inference.host import system
 from inference.host.system import Packages
+from inference.releases import interpreters
 from inference.topology.collect import Answer
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (builder@host)\n"
@@ -52,8 +53,8 @@ def test_ubuntu_2204_only_with_an_interpreter_that_is_new_enough(tmp_path: Path)
 
 
 def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    real = system.probe(sys.executable)
-    monkeypatch.setattr(system, "probe", lambda _: type(real)(**{**real.as_dict(), "version": "3.10.13"}))
+    real = interpreters.probe(sys.executable)
+    monkeypatch.setattr(interpreters, "probe", lambda _: type(real)(**{**real.as_dict(), "version": "3.10.13"}))
     problem = system.refusal(host(tmp_path, "ubuntu", "22.04"), "/usr/bin/python3.10") or ""
     assert "is Python 3.10.13; expected: 3.11 or newer" in problem
 

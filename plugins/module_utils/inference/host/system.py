@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..findings import Finding
-from ..releases.interpreters import InterpreterError, probe
 from ..topology.host_files import driver_version
 from .machine import Machine
 from .outcome import Outcome, Settings
@@ -78,6 +77,9 @@ def _too_old(python: str | None, needs: str, system: str) -> str | None:
             f"seen: {system}, whose Python is too old for the engines; expected: an interpreter of {needs} or newer;"
             " fix: set engine_python to its path and engine_python_version to its version"
         )
+    # only here: reading all of it costs half of a run in which nothing changes
+    from ..releases.interpreters import InterpreterError, probe
+
     try:
         version = probe(python).version
     except InterpreterError as error:
