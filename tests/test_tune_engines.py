@@ -311,6 +311,12 @@ def test_the_program_starts_nothing_that_is_refused_or_runs_today(base_file, tmp
     assert said["recommended"] is None
 
 
+def test_names_that_can_not_be_checked_are_said_to_be_so(base_file):
+    for version, unchecked in (("0.5.23", False), ("0.5.16", True)):
+        done = tune("ab", base_file(version=version), "--trial", "decode-steps-4", "--json")
+        assert ("tune-options" in {entry["id"] for entry in json.loads(done.stdout)["not_checked"]}) is unchecked
+
+
 @pytest.mark.parametrize(("result", "reason"), [(None, "peer access"), ("p2p-off-1", "peer access"), ("p2p-on-1", "")])
 def test_an_all_reduce_over_peer_access_waits_for_its_proof(base_file, result, reason):
     proof = ["--result", RECORDED / "h200x2" / f"{result}.json"] if result else []

@@ -136,6 +136,11 @@ def refused(base: Base, trial: Trial, measured: Mapping[str, Any] | None = None)
     return [finding for finding in found if finding.level == "critical"]
 
 
+def options_unknown(base: Base) -> bool:
+    """Say whether names of options can't be checked: hosts have no tables of them, and not every release has one."""
+    return engine_args.load_table(base.engine, base.version) is None
+
+
 def peer_access_proved(recorded: Mapping[str, Any] | None) -> bool:
     """Say whether a measurement of all-reduces (what ``run --out`` wrote) had right values over peer access."""
     outcomes = (recorded or {}).get("outcomes") or ()
