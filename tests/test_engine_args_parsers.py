@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rendered command lines, given to the real parsers of the releases.
 
-A release's parser is used where ``scripts/engine-args make`` has prepared it; that of SGLang 0.5.23 is installed from
-the sandbox's wheelhouse, without a network, where that is. Others are skipped and named. Each parser is started once:
-first every test says what it wants to know, then all of it is asked.
+A release's parser is used where ``scripts/engine-args make`` has prepared it; those of SGLang 0.5.23 and vLLM 0.32.0 are
+installed from the sandbox's wheelhouses, without a network, where these are. Others are skipped and named. Each parser is
+started once, with the questions of all tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".cache/parsers"
-WHEELHOUSE = ROOT / ".cache/wheelhouse/sglang-0.5.23-cpu-cp311"
+WHEELHOUSES = ROOT / ".cache/wheelhouse"
 LOCKS = ROOT / "roles/engine/files/locks"
 TABLES = {f"{t.engine}-{t.version}": t for engine in engine_args.TITLES for t in engine_args.load_tables(engine)}
 PRESETS = inventory_file.presets(ROOT)
@@ -144,9 +144,9 @@ SPECIAL = {
 def answers(release: str) -> dict[str, Any]:
     """Return what the release's own parser answers to every question of this page, by the question's name."""
     parser = parsers.of(ROOT, FOLDER, lock_of(release))
-    if not parser.ready and parser.lock.name == WHEELHOUSE.name and WHEELHOUSE.is_dir():
-        base = locks.parse_lock((LOCKS / f"{parsers.BASES[parser.lock.engine]}.txt").read_text())
-        parsers.prepare(parser, base, resolver.Sources(find_links=(str(WHEELHOUSE),)), offline=True)
+    house = WHEELHOUSES / parser.lock.name
+    if not parser.ready and parser.lock.name in parsers.BASES.values() and house.is_dir():
+        parsers.prepare(parser, parser.lock, resolver.Sources(find_links=(str(house),)), offline=True)
     if not parser.ready:
         pytest.skip(f"the parser of {release} is not prepared: scripts/engine-args make {release}")
     asked = {name: question(release) for name, question in QUESTIONS.items()}
@@ -286,4 +286,7 @@ def test_the_table_is_what_the_parser_says(answers: dict[str, Any], release: str
 
 def test_the_sandboxs_inventory_names_the_release_of_its_wheelhouse():
     given = yaml.safe_load((ROOT / "inventory/sandbox/group_vars/inference.yml").read_text())
-    assert f"{given.get('engine_name', 'sglang')}-{given.get('engine_version', '0.5.23')}-cpu-cp311" == WHEELHOUSE.name
+    assert (
+        f"{given.get('engine_name', 'sglang')}-{given.get('engine_version', '0.5.23')}-cpu-cp311"
+        in parsers.BASES.values()
+    )
