@@ -20,7 +20,8 @@ MODEL = "stand-in/paced"
 SERVED: list[tuple[float, float, int]] = []
 PROMPT_TOKENS = 128
 BURST = 16
-"""Tokens that an unpaced stream writes, each by itself, before the other streams have their turn."""
+"""Tokens that an unpaced stream writes at once, each an event and a piece of the body of its own, before the other
+streams have their turn. Written one by one each would wake the client: the quicker that is, the slower the server."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -66,13 +67,14 @@ async def answer(writer: asyncio.StreamWriter, body: dict[str, Any], pace: float
     piece, count = TOKEN[chat], int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
     writer.write(STREAM)
     begun = time.perf_counter()
-    for number in range(count):
-        writer.write(piece)
-        if pace:
-            await asyncio.sleep(max(begun + (number + 1) / pace - time.perf_counter(), 0))
-        elif number % BURST == BURST - 1:
+    if not pace:
+        for start in range(0, count, BURST):
+            writer.write(piece * min(BURST, count - start))
             await asyncio.sleep(0)
             await writer.drain()
+    for number in range(count if pace else 0):
+        writer.write(piece)
+        await asyncio.sleep(max(begun + (number + 1) / pace - time.perf_counter(), 0))
     writer.write(end(chat, count, bool((body.get("stream_options") or {}).get("include_usage"))))
     await writer.drain()
     SERVED.append((came, time.monotonic(), count))
