@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rendered command lines, given to the real parsers of the releases.
 
-A release's parser is used where ``scripts/engine-args make`` has prepared it; those of SGLang 0.5.23 and vLLM 0.32.0 are
-installed from the sandbox's wheelhouses, without a network, where these are. Others are skipped and named. Each parser is
-started once, with the questions of all tests.
+A release's parser is used where ``scripts/engine-args make`` has prepared it; those of SGLang 0.5.23 and vLLM 0.32.0
+are installed from the sandbox's wheelhouses, without a network, where these are. Others are skipped and named. Each
+parser is started once, with the questions of all tests.
 """
 
 from __future__ import annotations
