@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/unit/run: a rendered unit without systemd, its system-call filter included."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RUN = ROOT / "bench" / "unit" / "run"
+ENGINE = ROOT / "tests" / "stand_in_engine.py"
+MKDIR, MKDIRAT = 83, 258
+"""Numbers of x86-64; the filter is written for that alone."""
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("setpriv") or os.geteuid() != 0,
+    reason="needs x86-64, setpriv and root",
+)
+
+
+def everything_but(*numbers):
+    return [number for number in range(470) if number not in numbers]
+
+
+def filtered(folder, allowed):
+    (folder / "filter.json").write_text(json.dumps(allowed))
+    program = f"import os; os.getpid(); os.mkdir({str(folder / 'made')!r})"
+    command = [sys.executable, "-I", RUN, "--filtered", folder / "filter.json", sys.executable, "-c", program]
+    return subprocess.run(["setpriv", "--no-new-privs", *command], capture_output=True, text=True, check=False)
+
+
+def test_the_filter_answers_eperm_to_what_it_does_not_name_and_lets_the_rest_through(tmp_path):
+    assert "PermissionError: [Errno 1]" in filtered(tmp_path, everything_but(MKDIR, MKDIRAT)).stderr
+    assert not (tmp_path / "made").exists()
+    assert filtered(tmp_path, everything_but()).returncode == 0
+    assert (tmp_path / "made").exists()
+
+
+def rendered(folder, port, model="stand-in"):
+    unit = folder / "unit"
+    unit.mkdir()
+    settings = {
+        **{"instance": "t", "engine": "sglang", "host": "127.0.0.1", "port": port, "model": model, "generation": "g"},
+        **{"start_grace_s": 20, "stall_s": 20, "probe_interval_s": 1, "probe_timeout_s": 2, "failed_probes": 2},
+        **{"drain_s": 5, "runtime_dir": str(folder), "completion": {"prompt": "1", "max_tokens": 1}},
+    }
+    (unit / "supervisor.json").write_text(json.dumps(settings))
+    (unit / "filter.json").write_text(json.dumps(everything_but()))
+    (unit / "10-command.conf").write_text(
+        "[Service]\nExecStart=/usr/bin/python3 -I /x/scripts/supervisor \\\n"
+        f"  --settings /etc/x/supervisor.json -- \\\n  {sys.executable} {ENGINE} \\\n  --port {port}\n"
+        'Environment=PLAIN=1\nEnvironment="SPACED=a b"\n'
+    )
+    return unit
+
+
+def run(unit, out, *options):
+    return subprocess.run([RUN, unit, out, *options], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_unit_starts_stops_and_starts_again_as_systemd_would_have_it(tmp_path, free_port):
+    done = run(rendered(tmp_path, free_port), tmp_path / "out", "--starts", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    starts = json.loads((tmp_path / "out" / "result-1.json").read_text())["starts"]
+    assert len(starts) == 2
+    for start in starts:
+        assert start["ready_s"] is not None
+        assert start["stop"]["exit_code"] == 0
+        assert start["stop"]["left_behind"] == []
+
+
+def test_the_environment_is_exactly_the_units(tmp_path, free_port):
+    run(rendered(tmp_path, free_port), tmp_path / "out", "--starts", "1")
+    environment = json.loads((tmp_path / "out" / "result-1.json").read_text())["environment"]
+    assert environment == {"PLAIN": "1", "SPACED": "a b"}
+
+
+def test_one_that_never_gets_ready_is_a_failure(tmp_path, free_port):
+    unit = rendered(tmp_path, free_port, model="another")
+    done = run(unit, tmp_path / "out", "--longest-start", "4")
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "out" / "result-1.json").read_text())["starts"][0]["ready_s"] is None
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
