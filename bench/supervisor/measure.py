@@ -85,8 +85,9 @@ def title(pid: int) -> str:
 
 
 def worker(unit: str, name: str) -> int:
-    """Return the process whose title holds ``name``."""
-    found = [pid for pid in children(main_pid(unit)) if name in title(pid)]
+    """Return the process whose title holds ``name``, or the one with that place in the tree (``#1``)."""
+    tree = children(main_pid(unit))
+    found = tree[int(name[1:]) :][:1] if name.startswith("#") else [pid for pid in tree if name in title(pid)]
     if not found:
         sys.exit(f"no process of {unit} has {name!r} in its title: {[title(p) for p in children(main_pid(unit))]}")
     return found[0]
@@ -284,7 +285,7 @@ def main() -> int:
         "--cost", type=float, default=60, metavar="S", help="watch memory and CPU for S seconds; 0: not"
     )
     parser.add_argument("--faults", action="store_true", help="plant faults")
-    parser.add_argument("--scheduler", default="sglang::scheduler", help="what its title holds")
+    parser.add_argument("--scheduler", default="sglang::scheduler", help="what its title holds, or #N: its place")
     parser.add_argument(
         "--detokenizer", default="sglang::detokenizer", help="what its title holds; empty: there is none"
     )
