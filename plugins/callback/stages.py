@@ -17,7 +17,7 @@ description:
 author: The inference toolkit's authors
 """
 
-INTERNAL = ("transfer",)
+INTERNAL = ("transfer", "report")
 """Roles whose tasks count for the stage that called them."""
 
 
