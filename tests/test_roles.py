@@ -368,7 +368,9 @@ def test_what_is_read_of_an_instance_is_documented():
     """Keys that the domain, the templates and the role read of an entry are options of ``service_instances``."""
     options = set(Tree(ROOT).options("service")["service_instances"]["options"])
     domain = ROOT / "plugins/module_utils/inference"
-    text = "".join((domain / f"{name}.py").read_text() for name in ("engine_args/command", "inventory_instances", "host_plan"))
+    text = "".join(
+        (domain / f"{name}.py").read_text() for name in ("engine_args/command", "inventory_instances", "host_plan")
+    )
     read = set(re.findall(r'instance(?:\.get\(|\[)"([a-z_]+)"', text))
     roles = "".join((ROOT / f"roles/{role}/tasks/{file}").read_text() for role, file in (("service", "instance.yml"),))
     read |= set(re.findall(r"__service_instance\.([a-z_]+)", roles))

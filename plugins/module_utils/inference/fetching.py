@@ -95,9 +95,7 @@ def fetch(
         raise PausedError
 
 
-def _fetch_one(
-    open_url: urllib.request.OpenerDirector, download: Download, pause: float, until: float | None
-) -> None:
+def _fetch_one(open_url: urllib.request.OpenerDirector, download: Download, pause: float, until: float | None) -> None:
     for attempt in range(ATTEMPTS):
         try:
             _append(open_url, download, until)

@@ -32,7 +32,7 @@ _COMMAND = re.compile(
     r"(?:^|.*?[\s$#%>+:\u276f`])(?:\S*/)?nvidia-smi(?:\.exe)?(?P<arguments>(?:\s+-{0,2}[\w=.,/-]+)*)`?\s*$"
 )
 
-_REFUSAL = re.compile(r"not found|nknown command|ermission denied")
+_REFUSAL = re.compile(r"(?i)not found|unknown command|permission denied")
 """What shells say of a program that they can't run, after which its name may stand like a command."""
 
 _TIMES: tuple[re.Pattern[str], ...] = (
