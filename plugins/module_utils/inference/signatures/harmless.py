@@ -25,10 +25,10 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     ),
     _harmless(
         "rlimit-not-raised",
-        ("rlimit_nofile",),
-        r"Fail to set RLIMIT_NOFILE",
-        "SGLang tried to raise a limit beyond the hard one",
-        "SGLang 0.5.16 and 0.5.23 srt/utils/common.py",
+        ("rlimit_nofile", "ulimit"),
+        r"Fail to set RLIMIT_NOFILE|Found ulimit of \d+ and failed to automatically increase",
+        "the engine tried to raise a limit beyond the hard one",
+        "SGLang 0.5.16 and 0.5.23 srt/utils/common.py; vLLM 0.32.0 utils/system_utils.py",
     ),
     _harmless(
         "gloo-hostname",
