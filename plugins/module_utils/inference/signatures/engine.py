@@ -790,6 +790,17 @@ TOOLCHAIN: tuple[Signature, ...] = (
         source="ld.so, ld; ProxmoxVED#2047",
     ),
     Signature(
+        id="system-library-missing",
+        level="critical",
+        cause="packages",
+        words=("shared",),
+        pattern=r"lib(?:numa|stdc\+\+|gomp|ibverbs)\.so\S*: cannot open shared object file",
+        what="a library of the operating system that the engine links is not installed",
+        expected="the packages of host_packages (libnuma1, libstdc++6)",
+        fix="install the package that has it, such as libnuma1; the host role does (--tags host)",
+        source="ld.so; vLLM 0.32.0, whose kernels then are missing without an error of their own",
+    ),
+    Signature(
         id="header-or-library-missing",
         level="critical",
         cause="jit",
