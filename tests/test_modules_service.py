@@ -849,7 +849,7 @@ def test_whole_and_incomplete_models_are_told_apart(tmp_path: Path, run: Run):
     whole, cut = model(tmp_path / "whole"), model(tmp_path / "cut")
     size = (cut / "model.safetensors").stat().st_size
     os.truncate(cut / "model.safetensors", size - 1)
-    result = run(WEIGHTS, models=catalog(whole, cut, tmp_path / "none"))
+    result = run(WEIGHTS, models=catalog(whole, cut, tmp_path / "none"), state_dir=str(tmp_path / "state"))
     assert (result["changed"], result["incomplete"]) == (False, ["cut", "none"])
     assert f"{size - 1} bytes, and its header says {size}" in result["problems"]["cut"]
     assert result["bytes"] == {"whole": (whole / "model.safetensors").stat().st_size}
@@ -860,7 +860,7 @@ def test_a_model_that_was_brought_takes_its_place(tmp_path: Path, run: Run):
     for target in (tmp_path / "new", model(tmp_path / "old")):
         incoming = model(Path(f"{target}.incoming"))
         (incoming / "mark").write_text("")
-        result = run(WEIGHTS, models=catalog(target), incoming=True)
+        result = run(WEIGHTS, models=catalog(target), operation="place", state_dir=str(tmp_path / "state"))
         assert result["changed"] is True
         assert (target / "mark").exists()
         assert not incoming.exists()
@@ -869,7 +869,7 @@ def test_a_model_that_was_brought_takes_its_place(tmp_path: Path, run: Run):
 def test_half_a_model_is_not_moved(tmp_path: Path, run: Run):
     target = model(tmp_path / "m")
     os.truncate(model(tmp_path / "m.incoming") / "model.safetensors", 50)
-    result = run(WEIGHTS, models=catalog(target), incoming=True)
+    result = run(WEIGHTS, models=catalog(target), operation="place", state_dir=str(tmp_path / "state"))
     assert "not whole" in result["msg"]
     assert (target / "model.safetensors").stat().st_size > 50
 
@@ -878,7 +878,7 @@ def test_what_is_no_model_is_never_removed(tmp_path: Path, run: Run):
     model(tmp_path / "m.incoming")
     (tmp_path / "m").mkdir()
     (tmp_path / "m/letter.txt").write_text("dear")
-    result = run(WEIGHTS, models=catalog(tmp_path / "m"), incoming=True)
+    result = run(WEIGHTS, models=catalog(tmp_path / "m"), operation="place", state_dir=str(tmp_path / "state"))
     assert "folder of something else" in result["msg"]
     assert (tmp_path / "m/letter.txt").read_text() == "dear"
     assert (tmp_path / "m.incoming").is_dir()
@@ -886,8 +886,15 @@ def test_what_is_no_model_is_never_removed(tmp_path: Path, run: Run):
 
 def test_weights_in_check_mode(tmp_path: Path, run: Run):
     whole = model(tmp_path / "whole")
-    assert run(WEIGHTS, check=True, models=catalog(whole), user="no-such-user")["incomplete"] == []
-    assert run(WEIGHTS, models=catalog(whole), user="no-such-user")["incomplete"] == ["whole"]
+    arguments = {"models": catalog(whole), "user": "no-such-user", "state_dir": str(tmp_path / "state")}
+    assert run(WEIGHTS, check=True, **arguments)["incomplete"] == []
+    assert not (tmp_path / "state").exists()
+    assert run(WEIGHTS, **arguments)["incomplete"] == ["whole"]
     model(tmp_path / "new.incoming")
-    assert run(WEIGHTS, check=True, models=catalog(tmp_path / "new"), incoming=True)["changed"] is True
+    assert (
+        run(
+            WEIGHTS, check=True, models=catalog(tmp_path / "new"), operation="place", state_dir=str(tmp_path / "state")
+        )["changed"]
+        is True
+    )
     assert not (tmp_path / "new").exists()

@@ -221,7 +221,9 @@ def test_when_it_is_ended_nothing_goes_on(tmp_path, number):
     )
     started = tmp_path / "logs" / "none" / "events-1.jsonl"
     wait_until(lambda: started.exists() and "checking" in started.read_text())
-    workers = [json.loads((started.parent / f"events-{r}.jsonl").read_text().splitlines()[0])["pid"] for r in (0, 1)]
+    events = [started.parent / f"events-{rank}.jsonl" for rank in (0, 1)]
+    wait_until(lambda: all(file.exists() and "\n" in file.read_text() for file in events))
+    workers = [json.loads(file.read_text().splitlines()[0])["pid"] for file in events]
     process.send_signal(number)
     assert process.wait(timeout=20) != 0
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
