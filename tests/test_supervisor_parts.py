@@ -296,7 +296,15 @@ def test_an_endless_answer_is_cut():
 
 @pytest.mark.parametrize(
     "body",
-    [b"{}", b"not json", b'{"choices": []}', completion(tokens=0), completion(tokens=None), completion(tokens="8")],
+    [
+        b"{}",
+        b"not json",
+        b'{"choices": []}',
+        completion(tokens=0),
+        completion(tokens=None),
+        completion(tokens="8"),
+        b"[" * 60000,
+    ],
 )
 def test_what_is_no_generation(body):
     with pytest.raises(NoGenerationError):

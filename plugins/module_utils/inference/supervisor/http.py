@@ -102,7 +102,7 @@ class Server:
         try:
             document = json.loads(answer.body)
             generation = Generation(document["choices"][0]["text"], document["usage"]["completion_tokens"])
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise NoGenerationError(200, "HTTP 200, but the answer is not a completion") from None
         if not isinstance(generation.tokens, int) or generation.tokens < 1:
             raise NoGenerationError(200, "HTTP 200, but usage.completion_tokens is 0")
