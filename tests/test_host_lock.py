@@ -17,7 +17,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 
 from inference import host_lock
-from inference.host_lock import Holder, HostLockError, acquire, look, refusal, release
+from inference.host_lock import Holder, HostLockError, acquire, is_gone, look, refusal, release
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,6 +89,13 @@ def test_the_refusal_says_who_since_when_and_what_to_do(asking: Holder, alive: s
     assert fix in finding.fix
     for word in ("ann", "ctl-1", "site.yml", "10", "2026-01-01T00:00:00Z", ANN.run):
         assert word in finding.seen
+
+
+def test_only_a_run_of_this_controllers_boot_is_certainly_gone():
+    here = replace(BOB, boot=ANN.boot)
+    assert is_gone(ANN, here, {BOB.run})
+    assert not is_gone(ANN, here, {ANN.run, BOB.run})
+    assert not is_gone(ANN, BOB, {BOB.run})
 
 
 def process(proc: Path, pid: int, parent: int, *words: str, name: str = "python3") -> None:
@@ -168,6 +175,8 @@ def test_the_module_locks_refuses_and_gives_back(capsys: pytest.CaptureFixture[s
     refused = call(capsys, tmp_path, BOB, state="held")
     assert refused["state"] == "refused"
     assert "ann on ctl-1" in refused["refused"]
+    assert refused["gone"] == ""
+    assert call(capsys, tmp_path, replace(BOB, boot=ANN.boot), state="held")["gone"] == ANN.run
     assert call(capsys, tmp_path, BOB, state="held", takeover=ANN.run)["before"]["run"] == ANN.run
     given_back = call(capsys, tmp_path, BOB, state="released")
     assert (given_back["state"], given_back["changed"]) == ("released", False)

@@ -30,6 +30,7 @@ EXAMPLES = r"""
 RETURN = r"""
 state: {description: "V(taken), V(ours), V(taken-over), V(refused) or V(released).", returned: success, type: str}
 refused: {description: "Who holds the lock and what can be done; empty unless refused.", returned: success, type: str}
+gone: {description: "The run that holds the lock, if it ran on this controller and was killed.", returned: success, type: str}
 since: {description: "Since when, by the host's clock.", returned: success, type: str}
 before: {description: The run that the lock was taken from., returned: success, type: dict}
 """
@@ -50,6 +51,7 @@ def result(outcome: host_lock.Outcome, asking: host_lock.Holder, alive: set[str]
     return {
         "state": outcome.state,
         "refused": Report([finding]).as_text() if refused else "",
+        "gone": outcome.holder.run if refused and host_lock.is_gone(outcome.holder, asking, alive) else "",
         "since": outcome.holder.since,
         "before": asdict(outcome.before) if outcome.before else {},
     }
@@ -60,9 +62,15 @@ def hold(module: AnsibleModule, asking: host_lock.Holder, alive: set[str]) -> di
     root, takeover = Path(module.params["root"]), module.params["takeover"]
     if not module.check_mode:
         try:
-            return result(host_lock.acquire(root, asking, takeover), asking, alive)
+            outcome = host_lock.acquire(root, asking, takeover)
         except host_lock.HostLockError as error:
-            return {"state": "refused", "refused": str(error), "since": "", "before": {}}
+            return {"state": "refused", "refused": str(error), "gone": "", "since": "", "before": {}}
+        if outcome.before:
+            found = outcome.before
+            module.warn(
+                f"the lock of {found.command} (run {found.run}), held since {found.since}, was taken over: it is over"
+            )
+        return result(outcome, asking, alive)
     found = host_lock.look(root)
     if found is not None and found.run not in (asking.run, takeover):
         module.warn(Report([host_lock.refusal(found, asking, alive)]).as_text())
@@ -88,7 +96,7 @@ def main() -> None:
             module.exit_json(changed=False, **hold(module, asking, alive))
         if not module.check_mode:
             host_lock.release(Path(module.params["root"]), asking.run)
-        module.exit_json(changed=False, state="released", refused="", since="", before={})
+        module.exit_json(changed=False, state="released", refused="", gone="", since="", before={})
     except (host_lock.HostLockError, OSError) as error:
         module.fail_json(msg=str(error))
 

@@ -195,6 +195,14 @@ def _alone(root: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_gone(found: Holder, asking: Holder, alive: set[str]) -> bool:
+    """Say whether a holder is certainly over: a process of the asking controller's present boot that is not there.
+
+    ``alive`` has to be newer than ``found``: a run that began in between is not in it, and lives.
+    """
+    return found.boot == asking.boot and found.run not in alive
+
+
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
@@ -211,5 +219,5 @@ def refusal(found: Holder, asking: Holder, alive: set[str]) -> Finding:
         fix = "Wait until it has ended, and run this again."
     else:
         gone = "that process is gone: it was killed, so what it changed may be unfinished"
-        fix = f"Look at what it left (systemctl status, docs/fleet.md), then {takeover}: this run finishes it."
+        fix = f"Run this again, which takes the lock over and finishes what it left; or {takeover}."
     return Finding("host-locked", "critical", "Another run has locked this host", f"{who}; {gone}", "no other run", fix)
