@@ -30,7 +30,7 @@ EXAMPLES = r"""
 RETURN = r"""
 state: {description: "V(taken), V(ours), V(taken-over), V(refused) or V(released).", returned: success, type: str}
 refused: {description: "Who holds the lock and what can be done; empty unless refused.", returned: success, type: str}
-gone: {description: "The run that holds the lock, if it ran on this controller and was killed.", returned: success, type: str}
+gone: {description: "The run that holds the lock, if it was killed on this controller.", returned: success, type: str}
 since: {description: "Since when, by the host's clock.", returned: success, type: str}
 before: {description: The run that the lock was taken from., returned: success, type: dict}
 """
