@@ -86,6 +86,13 @@ def test_a_file_that_is_gone_is_missed_though_no_index_names_it(known: Model):
     assert "generation_config.json: missing" in weights.look(known, None)[0]
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "b.safetensors"])
+def test_a_file_that_is_gone_is_looked_for_in_a_model_of_unknown_content(known: Model, name: str):
+    assert weights.look(known, None) == []
+    (known.path / name).unlink()
+    assert weights.look(known, None)
+
+
 def test_sums_beside_the_weights_count(known: Model):
     done = subprocess.run(
         ["sha256sum", *(path.name for path in known.path.iterdir())],

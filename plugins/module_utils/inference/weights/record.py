@@ -69,8 +69,9 @@ class Record:
         write_atomically(path, (json.dumps(given, indent=1, sort_keys=True) + "\n").encode())
 
     def changed(self, folder: Path) -> list[str]:
-        """Return the files whose size, times or inode are not those of the record, and those that it does not have."""
-        return [name for name, seen in looks(folder).items() if self.stats.get(name) != seen]
+        """Return the files whose size, times or inode are not those of the record, that are new, or that are gone."""
+        seen = looks(folder)
+        return [name for name in sorted({*seen, *self.stats}) if self.stats.get(name) != seen.get(name)]
 
     def missing(self, folder: Path) -> list[str]:
         """Return files with a known content that are not there."""
