@@ -398,6 +398,20 @@ def test_rebuild_leaves_a_good_release_alone(host: Host) -> None:
     assert host.run("install", rebuild=True)["changed"] is False
 
 
+def test_a_file_that_was_written_through_its_link_does_not_come_back_from_the_cache(host: Host) -> None:
+    cache = str(host.root.parent / "cache")
+    release = host.install(cache=cache)
+    host.run("seal", release=release.name, patched_files=[])
+    (file,) = release.venv.glob("lib/python*/site-packages/tiny/__init__.py")
+    assert file.stat().st_nlink > 1
+    with file.open("a") as stream:
+        stream.write("# tampered\n")
+    assert "is not what was sealed" in host.run("status", cache=cache)["msg"]
+    host.run("install", cache=cache, rebuild=True)
+    assert "failed" not in host.run("seal", release=release.name, patched_files=[])
+    assert "tampered" not in file.read_text()
+
+
 def test_status_says_what_is_to_be_built(host: Host) -> None:
     assert host.run("status")["to_build"] is True
     release = host.install()

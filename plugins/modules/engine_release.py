@@ -382,6 +382,9 @@ class Task:
                 shown = "; ".join(f"{finding.what}: {finding.seen}" for finding in obstacles[:SHOWN])
                 found = [finding.as_dict() for finding in obstacles]
                 self.module.fail_json(msg=f"{shown}. Fix: {obstacles[0].fix}", problems=found)
+            if plan.cache and plan.release.state != "absent":
+                # a damaged file may be a link into the cache, which then is damaged as well
+                shutil.rmtree(plan.cache, ignore_errors=True)
             installing.install(plan, self.clock)
         return True
 
