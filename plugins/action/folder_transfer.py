@@ -40,10 +40,13 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.check_mode:
             return {**result, "skipped": True, "changed": False}
-        command = self._command(task_vars or {})
-        done, output, said = self._follow(command)
-        if done:
-            raise AnsibleActionFail(f"{shlex.join(command[:1])} ended with status {done}: {said.strip()[-600:]}")
+        try:
+            command = self._command(task_vars or {})
+            done, output, said = self._follow(command)
+            if done:
+                raise AnsibleActionFail(f"{command[0]} ended with status {done}: {said.strip()[-600:]}")
+        except AnsibleActionFail as error:
+            return {**result, "failed": True, "msg": str(error)}
         return {**result, "changed": output.changes > 0, "changes": output.changes}
 
     def _command(self, task_vars: dict[str, Any]) -> list[str]:
