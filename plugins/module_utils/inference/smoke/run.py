@@ -121,10 +121,17 @@ class Past:
         return self.history.baseline if self.history else []
 
 
+BOUND = "client-bound"
+
+
 async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stage: None) -> None:
-    """Measure the stages of figures that fail once more: a real decline stays, a disturbance mostly does not."""
+    """Measure the stages of figures that fail, or that were the client's, once more.
+
+    A real decline stays, a disturbance mostly does not.
+    """
     rows = past.rows(ctx.result.throughput, ctx.profile.gate)
     stages = {stage_of(row.metric) for row in rows if row.failures or row.warnings}
+    stages |= {f.what.partition(":")[0].split()[0] for f in ctx.result.report.findings if f.id == BOUND}
     if not stages or not ctx.profile.gate.regression.again:
         return
     second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default", sweep=(), rates=())
@@ -137,7 +144,11 @@ async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stag
             done(stage)
     ctx.result.facts["seconds"] += time.perf_counter() - begun
     ctx.result.throughput["again"] = second.result.throughput
-    ctx.result.report.extend(f for f in second.result.report.findings if f.level != "info")
+    found = second.result.report.findings
+    ctx.result.report.extend(f for f in found if f.level != "info" and f.id != BOUND)
+    still = {f.what for f in found if f.id == BOUND}
+    first = ctx.result.report
+    first.findings = [f for f in first.findings if f.id != BOUND or f.what in still]
 
 
 def apply_gate(result: Result, profile: Profile, past: Past) -> bool:
