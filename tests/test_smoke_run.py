@@ -281,6 +281,19 @@ def again(server: Server, past: Past, **changes: bool) -> Result:
     return ctx.result
 
 
+@pytest.mark.parametrize(("second", "said"), [(10, []), (0.01, ["client-bound"])])
+def test_a_stage_that_the_client_was_too_busy_for_is_measured_again(second: float, said: list[str]) -> None:
+    tight = load_profile({**PROFILE, "client": {"max_cpu_share": 0.01}})
+    with Server() as server:
+        ctx = Context(Client(server.url), tight, depth="default")
+        asyncio.run(run_stages(ctx, ("single",)))
+        assert worrying(ctx.result) == ["client-bound"]
+        ctx.profile = load_profile({**PROFILE, "client": {"max_cpu_share": second}})
+        ctx.client = Client(server.url)
+        asyncio.run(measure_again(ctx, Past(History())))
+    assert worrying(ctx.result) == said
+
+
 def test_a_disturbance_is_measured_again_and_no_regression() -> None:
     with Server(delay=0.005) as server:
         result = again(server, Past(History([{"single.decode_tok_s": 50.0, "concurrent.tok_s": 1.0}] * 9, 9)))
