@@ -23,7 +23,8 @@ DEFAULT_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "num-continuous-decode-steps": 4,
         "disable-custom-all-reduce": True,
     },
-    "vllm": {"disable-custom-all-reduce": True},
+    # without a time to end, vLLM cuts its streams when it is told to stop
+    "vllm": {"disable-custom-all-reduce": True, "shutdown-timeout": 30},
 }
 """Arguments for SM120 on PCIe, by engine. An instance overrides one by name and drops one with null."""
 
