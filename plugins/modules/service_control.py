@@ -66,7 +66,7 @@ POLL_S = 0.5
 
 def phase(status: str) -> str:
     """Return the phase without its running clock, so that each is recorded once."""
-    return re.sub(r"[,;:]? ?(for )?\d+(\.\d+)? ?s\b", "", status).strip()
+    return re.sub(r"(?<!after)(?<!after )(?<![\d.])[,;:]? ?(for )?\d+(\.\d+)? ?s\b", "", status).strip()
 
 
 def follow(unit: str, since: float, until: float) -> tuple[systemd.UnitState, list[dict[str, Any]], bool]:
