@@ -32,15 +32,24 @@ _FIGURES = (
 """Figure, statistic, name of the metric, stages that have it."""
 
 
+def shapes_of(throughput: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return stage, name and figures of every shape of load that was measured; prefill has one for each length."""
+    shapes = [(stage, stage, throughput[stage]) for stage in ("single", "concurrent") if throughput.get(stage)]
+    return shapes + [("prefill", f"prefill.{row['length']}", row) for row in throughput.get("prefill") or []]
+
+
+def bound_stages(throughput: Mapping[str, Any]) -> set[str]:
+    """Return the stages with a shape whose figures are the client's own."""
+    return {stage for stage, _, figures in shapes_of(throughput) if figures["client"]["bound"]}
+
+
 def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
     """Return the gated figures by metric name. Those that are the client's own are not among them.
 
     Of a stage that was measured ``again``, the better value counts: other work on the machine only ever slows.
     """
-    shapes = [(stage, stage, throughput[stage]) for stage in ("single", "concurrent") if throughput.get(stage)]
-    shapes += [("prefill", f"prefill.{row['length']}", row) for row in throughput.get("prefill") or []]
     found = {}
-    for stage, name, figures in shapes:
+    for stage, name, figures in shapes_of(throughput):
         client = figures["client"]
         for figure, statistic, metric, stages in _FIGURES:
             unsound = client["bound"] or (client["late"] and figure == "ttft_s")
@@ -122,11 +131,9 @@ def allowed_from(metric: str, baseline: Sequence[float], rule: Regression) -> fl
 
 def waits_of(throughput: Mapping[str, Any]) -> dict[str, float]:
     """Return by stage which share of their time the engine's threads waited; of one measured again, the second time."""
-    found = {}
-    for stage in ("single", "concurrent", "prefill"):
-        shapes = throughput.get(stage) or []
-        shapes = [shapes] if isinstance(shapes, Mapping) else shapes
-        found[stage] = max((row.get("engine_wait") or 0.0 for row in shapes), default=0.0)
+    found = dict.fromkeys(("single", "concurrent", "prefill"), 0.0)
+    for stage, _, figures in shapes_of(throughput):
+        found[stage] = max(found[stage], figures.get("engine_wait") or 0.0)
     again = throughput.get("again")
     second = {stage: value for stage, value in waits_of(again).items() if again.get(stage)} if again else {}
     return {**found, **second}

@@ -17,7 +17,7 @@ from . import Result, Stage, finding
 from .after import after, engine_looker
 from .context import Context, Depth, StopError
 from .correctness import correctness
-from .gate import History, Key, Row, judge, metrics_of, shape_of, stage_of, waits_of
+from .gate import History, Key, Row, bound_stages, judge, metrics_of, shape_of, stage_of, waits_of
 from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
 from .profile import STAGES, Gate, Profile
@@ -121,9 +121,6 @@ class Past:
         return self.history.baseline if self.history else []
 
 
-BOUND = "client-bound"
-
-
 async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stage: None) -> None:
     """Measure the stages of figures that fail, or that were the client's, once more.
 
@@ -131,7 +128,7 @@ async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stag
     """
     rows = past.rows(ctx.result.throughput, ctx.profile.gate)
     stages = {stage_of(row.metric) for row in rows if row.failures or row.warnings}
-    stages |= {f.what.partition(":")[0].split()[0] for f in ctx.result.report.findings if f.id == BOUND}
+    stages |= bound_stages(ctx.result.throughput)
     if not stages or not ctx.profile.gate.regression.again:
         return
     second = replace(ctx, result=Result(facts=ctx.result.facts), depth="default", sweep=(), rates=())
@@ -144,11 +141,10 @@ async def measure_again(ctx: Context, past: Past, done: StageDone = lambda _stag
             done(stage)
     ctx.result.facts["seconds"] += time.perf_counter() - begun
     ctx.result.throughput["again"] = second.result.throughput
-    found = second.result.report.findings
-    ctx.result.report.extend(f for f in found if f.level != "info" and f.id != BOUND)
-    still = {f.what for f in found if f.id == BOUND}
-    first = ctx.result.report
-    first.findings = [f for f in first.findings if f.id != BOUND or f.what in still]
+    report, found = ctx.result.report, second.result.report.findings
+    bound_again = {f.what for f in found if f.id == "client-bound"}
+    report.findings = [f for f in report.findings if f.id != "client-bound" or f.what in bound_again]
+    report.extend(f for f in found if f.level != "info" and f.id != "client-bound")
 
 
 def apply_gate(result: Result, profile: Profile, past: Past) -> bool:
