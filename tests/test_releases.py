@@ -93,7 +93,7 @@ def test_only_a_record_makes_a_release(tmp_path: Path, interpreter: Interpreter)
     assert release.state == "sealed"
     assert release.record() == record
     assert not (release.path / releases.INSTALLED).exists()
-    assert interpreters.from_record(record) == interpreter
+    assert interpreters.Interpreter(**record["interpreter"]) == interpreter
 
 
 def test_a_changed_record_is_a_broken_release(tmp_path: Path, interpreter: Interpreter) -> None:

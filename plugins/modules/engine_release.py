@@ -453,8 +453,8 @@ class Task:
                 shutil.rmtree(self.params["cache"], ignore_errors=True)
         names = [release.name for release in going]
         diff = {
-            "before": "".join(f"{r.name}\n" for r in found),
-            "after": "".join(f"{r.name}\n" for r in found if r not in going),
+            "before": _listed(found),
+            "after": _listed([release for release in found if release not in going]),
         }
         return {**_result(None, changed=bool(going or left)), "removed": names, "diff": diff}
 

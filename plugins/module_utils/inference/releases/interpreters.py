@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -112,8 +111,3 @@ def unfit(interpreter: Interpreter, lock: Lock, *, headers: bool) -> list[str]:
             f"starts; install it (Debian, Ubuntu: apt install python{interpreter.minor}-dev)"
         )
     return problems
-
-
-def from_record(record: Mapping[str, Any]) -> Interpreter:
-    """Return the interpreter that a release.json names."""
-    return Interpreter(**record["interpreter"])

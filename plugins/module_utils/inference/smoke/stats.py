@@ -89,11 +89,6 @@ class Phase:
         """Share of one core that the client used."""
         return self.cpu_seconds / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def lag_p99(self) -> float:
-        """99th percentile of the event loop's lag in seconds."""
-        return percentile(self.lags, 99) if self.lags else 0.0
-
     def decode_tok_s(self) -> float | None:
         """Decode speed of one stream in tok/s: the reciprocal of the median time a token."""
         known = [c.tpot for c in self.good if c.tpot]
