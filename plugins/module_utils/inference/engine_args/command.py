@@ -23,8 +23,9 @@ DEFAULT_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "num-continuous-decode-steps": 4,
         "disable-custom-all-reduce": True,
     },
-    # without a time to end, vLLM cuts its streams when it is told to stop
-    "vllm": {"disable-custom-all-reduce": True, "shutdown-timeout": 30},
+    # Without a time to end, vLLM cuts its streams when it is told to stop. Ten seconds less than service_drain's default:
+    # it ends its workers only then, and waits without limit for connections whose requests it has dropped.
+    "vllm": {"disable-custom-all-reduce": True, "shutdown-timeout": 50},
 }
 """Arguments for SM120 on PCIe, by engine. An instance overrides one by name and drops one with null."""
 
