@@ -30,7 +30,7 @@ STRANGERS = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new")
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types here
     """One transfer."""
 
     _requires_connection = True

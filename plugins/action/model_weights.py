@@ -15,7 +15,7 @@ PATIENCE_S = 30
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types here
     """Ask again until everything has come."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

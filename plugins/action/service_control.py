@@ -14,7 +14,7 @@ PATIENCE_S = 5
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types here
     """Ask again until the start has settled, and say what is new."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

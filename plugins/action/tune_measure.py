@@ -11,7 +11,7 @@ from ansible.utils.display import Display
 display = Display()
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types here
     """Ask again until the measurement has ended, and say what is new."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ INTERNAL = ("transfer", "report")
 """Roles whose tasks count for the stage that called them."""
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible has no types here
     """Add up wall-clock seconds between task starts, by role."""
 
     CALLBACK_VERSION = 2.0
