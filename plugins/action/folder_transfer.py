@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
     def _follow(self, command: list[str]) -> tuple[int, transfer.Output, str]:
         """Run the command and print its progress; return its exit status, what it changed, and its errors."""
         output, shown = transfer.Output(), time.monotonic()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None  # noqa: S101 - for the type checker
-        assert process.stderr is not None  # noqa: S101
-        while text := os.read(process.stdout.fileno(), 1 << 16):
-            for progress in output.feed(text.decode(errors="replace")):
-                if time.monotonic() - shown >= EVERY_S:
-                    shown = time.monotonic()
-                    line = f"{progress.bytes / 1e9:.1f} GB, {progress.percent}%, {progress.rate}, {progress.left} left"
-                    display.display(f"  {self._task.args['target']}: {line}")
-        said = process.stderr.read().decode(errors="replace")
-        return process.wait(), output, said
+        # errors go to a file: nobody reads them meanwhile, and a full pipe would stop rsync for ever
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+            assert process.stdout is not None  # noqa: S101 - for the type checker
+            while text := os.read(process.stdout.fileno(), 1 << 16):
+                for progress in output.feed(text.decode(errors="replace")):
+                    if time.monotonic() - shown >= EVERY_S:
+                        shown = time.monotonic()
+                        so_far = f"{progress.bytes / 1e9:.1f} GB, {progress.percent}%"
+                        line = f"{so_far}, {progress.rate}, {progress.left} left"
+                        display.display(f"  {self._task.args['target']}: {line}")
+            done = process.wait()
+            errors.seek(0)
+            return done, output, errors.read().decode(errors="replace")
