@@ -159,7 +159,7 @@ def test_an_unknown_step_names_those_there_are(
     steps_of(program, monkeypatch, lint="true", unit="true")
     with pytest.raises(SystemExit):
         run(program, monkeypatch, "--only", "unti")
-    assert "no step unti; there are: lint, unit" in capsys.readouterr().err
+    assert "no step unti; there are: lint, unit; with --full also vllm" in capsys.readouterr().err
     assert not (program.PROJECT / "calls").exists()
 
 
