@@ -5,8 +5,10 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,85 @@ def test_one_that_never_gets_ready_is_a_failure(tmp_path, free_port):
     done = run(unit, tmp_path / "out", "--longest-start", "4")
     assert done.returncode == 1
     assert json.loads((tmp_path / "out" / "result-1.json").read_text())["starts"][0]["ready_s"] is None
+
+
+MAIN = """
+import http.server, json, os, signal, socket, subprocess, sys, threading, time
+mode, port = sys.argv[3], int(sys.argv[4])
+streaming = threading.Lock()
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with streaming:
+            self.send_response(200)
+            self.end_headers()
+            for number in range(asked["max_tokens"]):
+                self.wfile.write(b'data: {"choices": [{"text": "a"}]}\\n\\n')
+                time.sleep(0.05)
+            self.wfile.write(b'data: {"choices": [], "usage": {"completion_tokens": %d}}\\n\\n' % asked["max_tokens"])
+            self.wfile.write(b"data: [DONE]\\n\\n")
+
+def end(*_):
+    if mode == "drain":
+        streaming.acquire()
+    os._exit(0)
+
+if mode == "leave":
+    subprocess.Popen(["sleep", "611"], start_new_session=True)
+signal.signal(signal.SIGTERM, end)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Answers)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+    notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+while True:
+    time.sleep(0.1)
+"""
+"""A unit's main process that streams an answer, and when it is stopped waits for its end, cuts it, or leaves a child."""
+
+
+def of_mode(folder, port, mode):
+    unit = rendered(folder, port)
+    (folder / "main.py").write_text(MAIN)
+    command = f"{sys.executable} {folder}/main.py --settings x {mode} {port}"
+    (unit / "10-command.conf").write_text(f"[Service]\nExecStart={command}\n")
+    return unit
+
+
+def started(tmp_path, port, mode, *options):
+    done = run(of_mode(tmp_path, port, mode), tmp_path / "out", "--starts", "1", "--no-filter", *options)
+    return done, json.loads((tmp_path / "out" / "result-1.json").read_text())["starts"][0]
+
+
+@pytest.mark.parametrize(("mode", "whole"), [("drain", True), ("cut", False)])
+def test_an_answer_that_streams_while_the_unit_stops_is_followed_to_its_end(tmp_path, free_port, mode, whole):
+    done, start = started(tmp_path, free_port, mode, "--at-stop", "20")
+    answer = start["answer_at_stop"]
+    assert done.returncode == 0
+    assert 0 < answer["pieces_before_the_stop"] < 20
+    assert answer["done"] is whole
+    assert answer["tokens"] == (20 if whole else None)
+
+
+def test_a_process_that_outlives_the_unit_in_a_session_of_its_own_is_found_and_ended(tmp_path, free_port):
+    done, start = started(tmp_path, free_port, "leave")
+    assert done.returncode == 1
+    assert start["stop"]["left_behind"] == ["sleep 611"]
+    assert "sleep 611" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_one_that_is_itself_stopped_leaves_nothing(tmp_path, free_port):
+    unit = of_mode(tmp_path, free_port, "drain")
+    with subprocess.Popen(
+        [RUN, unit, tmp_path / "out", "--no-filter", "--at-stop", "400"], stdout=subprocess.PIPE
+    ) as program:
+        program.stdout.readline()
+        program.stdout.readline()
+        time.sleep(1)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(20) != 0
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"{tmp_path}/main.py" not in shown
 
 
 @pytest.fixture
