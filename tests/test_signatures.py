@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference import signatures
 from inference.findings import Finding
-from inference.signatures import SIGNATURES, STALLS, Match, Scanner, finding, root_cause, scan, stall
+from inference.signatures import SIGNATURES, STALLS, Match, Scanner, finding, may_match, root_cause, scan, stall
 from inference.signatures.phases import PHASE_NAMES, PHASES, phase_of
 from inference.signatures.signature import LONGEST_LINE, WordFilter, clean
 
@@ -41,6 +41,7 @@ def test_ids_are_unique_and_every_row_says_what_to_do():
         assert row.level in ("critical", "warning", "info"), row.id
         assert row.words == tuple(word.lower() for word in row.words), row.id
         assert row.role != "harmless" or row.level == "info", row.id
+        assert not any(word.isdigit() for word in row.words), f"{row.id}: every line of a serving log holds numbers"
 
 
 @pytest.mark.parametrize("line", [line for _, _, line in LINES])
@@ -59,6 +60,26 @@ def test_the_word_filter_finds_what_a_full_search_finds():
         slow = next((row.id for row in SIGNATURES if row.regex.search(cleaned)), None)
         fast = WordFilter(SIGNATURES).first(cleaned)
         assert (fast[0].id if fast else None) == slow, line
+
+
+def test_what_is_ruled_out_for_many_lines_is_in_none_of_them():
+    known = [line for _, _, line in LINES]
+    forms = [str, str.upper, "\x1b[1m{}\x1b[0m".format, lambda line: line.replace("k", "\u212a")]
+    for line in [form(line) for form in forms for line in known]:
+        assert may_match(f"another line\n{line}\n".encode()) or not scan([line]), line
+
+
+@given(st.text(max_size=60), st.sampled_from([line for _, _, line in LINES]), st.integers(0, 200))
+@settings(max_examples=300, deadline=None)
+def test_nothing_around_a_known_line_hides_it_from_the_search_of_many(noise, line, cut):
+    text = noise + line[cut:]
+    assert may_match(text.encode()) or not scan([text])
+
+
+def test_most_lines_of_a_serving_engine_are_ruled_out():
+    serving = [line for line in SGLANG_LOG if " batch, #" in line or '"POST' in line]
+    assert len(serving) > 10
+    assert not may_match("\n".join(serving).encode())
 
 
 @pytest.mark.parametrize("log", HEALTHY, ids=lambda path: path.name)

@@ -15,7 +15,7 @@ SENSITIVE_NAME = (
 
 _EMPTY = r"(?:\[?['\"]?(?:none|null|true|false|\*+)['\"]?\]?|''|\"\"|\[\]|\[redacted\])(?=[\s,;)}\]'\"]|$)"
 """What stands for no value, or for one that is hidden already."""
-_VALUE = r"(?:\$\{\w+\}|'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|[^\s'\";)}\]]+)"
+_VALUE = r"(?:\$\{\w+\}|'[^'\n]*'?|\"[^\"\n]*\"?|\[[^\]\n]*\]|[^\s'\";)}\]]+)"
 
 _FLAG = re.compile(
     rf"(?P<name>--{SENSITIVE_NAME})(?P<gap>=|\s+|['\"],\s*)(?!--|{_EMPTY})(?P<value>{_VALUE})", re.IGNORECASE
@@ -33,22 +33,12 @@ _TOKEN = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
 )
 _HINTS = (
-    "key",
-    "secret",
-    "passw",
-    "auth",
-    "access",
-    "hub",
-    "hf_",
-    "hf-",
-    "face",
-    "bearer",
-    "sk-",
-    "nvapi",
-    "gh",
-    "akia",
+    *("key", "secret", "passw", "auth", "access", "bearer"),
+    *("hub_", "hub-", "face_", "face-", "hf_", "hf-"),
+    *("sk-", "nvapi-", "gsk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia"),
 )
 """A text without any of these (lower case) holds no secret that is known here; looking for them is cheap."""
+_HINTS_BYTES = tuple(hint.encode() for hint in _HINTS)
 
 _REFERENCE = re.compile(r"\$\{?\w+\}?|(?:[$%]\w+)?(?:/[\w.@%-]+){2,}|%d/\S+|<[^>]*>", re.ASCII)
 """Values that only point at a secret: a variable, a file, a credential (``%d/NAME``), a placeholder."""
@@ -71,6 +61,21 @@ def _hide(found: re.Match[str]) -> str:
 def _may_hold(text: str) -> bool:
     lower = text.lower()
     return any(hint in lower for hint in _HINTS)
+
+
+def keeping(characters: str) -> bytes:
+    """Return a table for ``bytes.translate``: ASCII in lower case, and a space for all but these characters."""
+    lower = (chr(code).lower() for code in range(128))
+    return "".join(letter if letter in characters else " " for letter in lower).encode().ljust(256)
+
+
+_OF_HINTS = keeping("".join(_HINTS))
+
+
+def may_hold_secret(lines: bytes) -> bool:
+    """Tell whether there may be a secret in these lines: where this is False, ``redact`` changes none of them."""
+    words = b" ".join(set(lines.translate(_OF_HINTS).split()))  # a log repeats its words: each is searched once
+    return any(hint in words for hint in _HINTS_BYTES) or not lines.isascii()
 
 
 def secret_names(text: str) -> list[str]:

@@ -24,6 +24,7 @@ __all__ = [
     "Scanner",
     "Signature",
     "finding",
+    "may_match",
     "phase_of",
     "root_cause",
     "scan",
@@ -73,6 +74,10 @@ class Scanner:
         """Return one match a signature (and subject): the first line, with how often it came."""
         return list(self._first.values())
 
+    def skip(self, lines: int) -> None:
+        """Count lines that :func:`may_match` has ruled out."""
+        self._number += lines
+
     def feed(self, line: str) -> Match | None:
         """Take the next line; return its match, whose ``count`` says how often this signature has come, or None."""
         self._number += 1
@@ -90,6 +95,11 @@ class Scanner:
             return first
         self._first[key] = replace(first, count=first.count + 1)
         return Match(row, _shown(line, row), self._number, first.count + 1, subject)
+
+
+def may_match(lines: bytes) -> bool:
+    """Tell whether a known line may be among these; False is certain, and found out much faster than line by line."""
+    return _FILTER.may_match(lines)
 
 
 def _shown(line: str, row: Signature) -> str:

@@ -21,7 +21,7 @@ NETWORK: tuple[Signature, ...] = (
         id="port-in-use",
         level="critical",
         cause="port",
-        words=("address", "port", "available", "98", "eaddrinuse"),
+        words=("address", "port", "available", "errno", "eaddrinuse"),
         pattern=r"address already in use|\[Errno 98\]|EADDRINUSE|address in use"
         r"|\bport \d+ is (?:already )?in use|Port is already (?:in use|allocated)|port_?\w* (?:at|is) .*not available"
         r"|is used by a process already|server socket has failed to (?:listen|bind)",
@@ -36,7 +36,7 @@ NETWORK: tuple[Signature, ...] = (
         id="address-unusable",
         level="critical",
         cause="port",
-        words=("99", "requested", "bind", "eaddrnotavail", "family"),
+        words=("errno", "requested", "bind", "eaddrnotavail", "family"),
         pattern=r"\[Errno 99\]|Cannot assign requested address|EADDRNOTAVAIL"
         r"|\[Errno 13\] error while attempting to bind|Address family not supported",
         what="the engine cannot listen on this address",
@@ -48,7 +48,7 @@ NETWORK: tuple[Signature, ...] = (
         id="too-many-open-files",
         level="critical",
         cause="limits",
-        words=("open", "24", "emfile"),
+        words=("open", "errno", "emfile"),
         pattern=r"Too many open files|\[Errno 24\]|\bEMFILE\b",
         what="the process ran out of file descriptors",
         expected="LimitNOFILE=1048576 in the unit",
@@ -187,7 +187,7 @@ MEMORY: tuple[Signature, ...] = (
         id="disk-full",
         level="critical",
         cause="disk",
-        words=("space", "28", "quota"),
+        words=("space", "errno", "quota"),
         pattern=r"No space left on device|\[Errno 28\]|Disk quota exceeded",
         what="a file system is full",
         expected="room for weights, JIT caches and logs",
@@ -329,7 +329,7 @@ MODEL: tuple[Signature, ...] = (
         id="hub-access-denied",
         level="critical",
         cause="download",
-        words=("401", "403", "gated", "gatedrepoerror"),
+        words=("client", "unauthorized", "forbidden", "gated", "gatedrepoerror"),
         pattern=r"(?:401|403) Client Error.*(?:huggingface|hf\.co)|GatedRepoError|Cannot access gated repo"
         r"|(?:huggingface|hf\.co)\S*.*\b(?:401 Unauthorized|403 Forbidden)",
         what="the model hub refused access",

@@ -51,12 +51,12 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="driver-missing",
         level="critical",
         cause="driver",
-        words=("driver", "gpus", "devices", "nvml", "libcuda", "device", "802", "initialization", "infer"),
+        words=("driver", "gpus", "devices", "nvml", "libcuda", "device", "error", "initialization", "infer"),
         pattern=r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Unknown|Insufficient"
         r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
         r"|No CUDA GPUs are available|NVML Shared Library Not Found|libcuda\.so\.1: cannot open"
         r"|CUDA driver initialization failed|Failed to infer device type|system not yet initialized"
-        r"|Error 802|CUDA unknown error",
+        r"|\bError 802\b|CUDA unknown error",
         what="no usable NVIDIA driver or GPU",
         expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
         fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Literal, Protocol, TypeVar
 
 from ..findings import Level
+from ..redact import keeping
 
 Role = Literal["cause", "consequence", "harmless"]
 """``consequence``: always the echo of something else (a dead worker, a failed unit), so it never explains a failure."""
@@ -56,6 +58,7 @@ class Row(Protocol):
 R = TypeVar("R", bound=Row)
 
 _WORD = re.compile(r"[a-z0-9_]+")
+_OF_WORDS = keeping(string.ascii_lowercase + string.digits + "_")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST_LINE = 32_768
 """Characters of a line that are kept: progress bars and argument dumps reach some ten thousand."""
@@ -80,6 +83,13 @@ class WordFilter(Generic[R]):
             for word in row.words:
                 self._index[word] = (*self._index.get(word, ()), number)
         self._known = frozenset(self._index)
+        self._known_bytes = frozenset(word.encode() for word in self._index)
+
+    def may_match(self, lines: bytes) -> bool:
+        """Tell whether any of these lines may match: False is certain. Much cheaper than asking line by line."""
+        if b"\x1b" in lines or not lines.isascii():  # colours hide words, and some letters' lower case is ASCII
+            return True
+        return not self._known_bytes.isdisjoint(lines.translate(_OF_WORDS).split())
 
     def first(self, line: str) -> tuple[R, re.Match[str]] | None:
         """Return the row and its match in a cleaned ``line``, or None."""

@@ -240,13 +240,13 @@ class Supervisor:
         code = self._engine.exit_code
         self._sweep()
         told = explain(failure, self._pump.matches)
-        return self._voice.failed(failure, told, exit_code=code, log=list(self._pump.lines))
+        return self._voice.failed(failure, told, exit_code=code, log=self._pump.lines)
 
     def _sweep(self) -> None:
         """End whatever is left of the engine's tree, and take in the last of its output."""
         for entry in proc.end_descendants(KILL_S):
             self._voice.say(f"process {entry.pid} (state {entry.state}) cannot be killed", level=3)
-        self._pump.join(2)
+        self._pump.finish(2)
 
 
 def prepare(settings: Settings, environ: Mapping[str, str], voice: Voice) -> str | None:
