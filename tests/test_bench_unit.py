@@ -121,7 +121,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
 while True:
     time.sleep(0.1)
 """
-"""A unit's main process that streams an answer, and when it is stopped waits for its end, cuts it, or leaves a child."""
+"""A unit's main process that streams an answer; when it is stopped it waits for the end, cuts it, or leaves a child."""
 
 
 def of_mode(folder, port, mode):
