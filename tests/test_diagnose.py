@@ -662,3 +662,105 @@ def test_each_reader_is_none_for_nothing():
     for read in READERS:
         assert read([]) is None
         assert read(["lorem ipsum"]) is None
+
+
+# what a log went through on its way here
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 94.97 GiB in all."
+NOT_THERE = "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"
+WRAPPED = (
+    "(EngineCore pid=1810465) ERROR 11-30 11:03:37 [core.py:712] ValueError: Free memo\n"
+    "ry on device (7.34/94.97 GiB) on startup is less than desired GPU memory utilizat\n"
+    "ion (0.9, 85.47 GiB).\n"
+)
+BETWEEN_WORDS = "[core.py:712] ValueError: Free memory on device (7.34/94.97 GiB) on startup is\nless than desired.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "finding_id"),
+    [
+        (OUT_OF_MEMORY.replace(" ", "\u00a0"), "cuda-out-of-memory"),
+        (OUT_OF_MEMORY.replace("CUDA", "^[[31mCUDA^[[0m"), "cuda-out-of-memory"),
+        (OUT_OF_MEMORY.replace("CUDA", r"\u001b[31mCUDA\u001b[0m"), "cuda-out-of-memory"),
+        (OUT_OF_MEMORY.replace("\n", "\r"), "cuda-out-of-memory"),
+        (NOT_THERE.replace("'", "&#x27;"), "ninja-missing"),
+        (NOT_THERE.replace("'", "\u2019"), "ninja-missing"),
+        (WRAPPED, "gpu-memory-in-use"),
+        (BETWEEN_WORDS, "gpu-memory-in-use"),
+    ],
+)
+def test_traces_of_a_journey_hide_nothing(text, finding_id):
+    assert finding_id in pressing(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # two records of their own, a short piece, and pieces that are known by themselves
+        WRAPPED.replace("\nry", "\n[2026-11-30 10:00:00] ry"),
+        "Free memo\nry on device is less than desired",
+        "x" * 80 + "\n" + "y" * 80,
+    ],
+)
+def test_lines_that_belong_apart_stay_apart(text):
+    assert "gpu-memory-in-use" not in found(text)
+
+
+def test_a_joined_line_keeps_the_number_of_its_first_piece():
+    assert found("INFO starting\n" + WRAPPED)["gpu-memory-in-use"].seen.startswith("line 2: ")
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "/x/a.py", line 3, in f\n    g()\nAcmeError: no such gadget\n'
+
+
+def test_an_error_that_no_table_knows_is_shown_and_not_called_fine():
+    report = diagnose(TRACEBACK).report
+    assert report.exit_code == 3
+    assert [(f.id, "AcmeError: no such gadget" in f.seen) for f in report.findings] == [("exception-unknown", True)]
+    echo = "[2026-11-30 10:00:00] Received sigquit from a child process. It usually means the child failed."
+    assert [f.id for f in diagnose(TRACEBACK + echo).report.findings] == ["exception-unknown", "worker-died"]
+    assert "exception-unknown" in found("AcmeError: no such gadget")
+
+
+def test_an_error_that_is_known_or_was_survived_is_not_called_unknown():
+    assert "exception-unknown" not in found(TRACEBACK + OUT_OF_MEMORY)
+    assert "exception-unknown" not in found(TRACEBACK + BATCH)
+    assert "exception-unknown" not in found("INFO 1\n" * 9 + "the AcmeError: nobody knows it\n")
+
+
+SILENT = (
+    "(EngineCore pid=2) INFO 11-30 14:44:{} [shm_broadcast.py:681] No available shared memory broadcast block found in "
+)
+SILENT += "60 seconds.\n"
+
+
+def test_workers_that_are_silent_to_the_end_hang_and_others_only_build():
+    waits = "".join(SILENT.format(second) for second in (10, 11, 12))
+    assert pressing(waits) == {"engine-hung", "workers-silent"}
+    assert diagnose(waits).report.findings[0].id == "engine-hung"
+    assert pressing(waits + "INFO 11-30 14:45:10 [gpu_worker.py:232] Available KV cache memory: 26.91 GiB") == {
+        "workers-silent"
+    }
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "h:9:9 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>",
+        "h:9:9 [0] NCCL INFO cudaDriverVersion 13000",
+        "NCCL version 2.28.9+cuda13.0",
+        "h:9:9 [1] NCCL INFO Channel 01 : 1[1] -> 0[0] via SHM/direct/direct",
+    ],
+)
+def test_a_log_that_ends_in_the_midst_of_nccl_is_a_stall(last):
+    assert "nccl-init-stalled" in pressing("INFO vLLM is using nccl==2.28.9\n" + last)
+
+
+POINTER = "-rw-r--r-- 1 root root {} {} 14:27 model-00004-of-00015.safetensors"
+
+
+def test_a_pointer_in_place_of_weights():
+    assert "135 bytes" in found(POINTER.format(135, "Nov 30"))["weight-file-small"].seen
+    assert "weight-file-small" in found(POINTER.format(135, "8月   1"))
+    assert "weight-file-small" not in found(POINTER.format("9.3G", "Nov 30"))
+    assert "weight-file-small" not in found(POINTER.format(135, "Nov 30").replace("safetensors", "json"))

@@ -97,3 +97,10 @@ def test_it_runs_where_program_and_domain_are_copied_together(tmp_path):
     shutil.copy(PROGRAM, tmp_path / "scripts" / "diagnose")
     shutil.copytree(ROOT / "plugins/module_utils/inference", tmp_path / "plugins/module_utils/inference")
     assert run(report("R24"), program=tmp_path / "scripts" / "diagnose").returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_obeyed(tmp_path, encoding):
+    file = tmp_path / "engine.log"
+    file.write_bytes("RuntimeError: CUDA error: out of memory\r\n".encode(encoding))
+    assert json.loads(run(file, "--json").stdout)["findings"][0]["id"] == "cuda-out-of-memory"

@@ -6,6 +6,7 @@ Every reader looks over the whole input and takes what it knows, so several capt
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 from .. import signatures, topology, xid
 from ..findings import Finding, NotChecked, Report
 from ..redact import redact, secret_names
-from ..signatures.signature import clean
 from . import host as diagnose_host
 from . import http as diagnose_http
+from . import travelled
 from . import unit as diagnose_unit
 from .rules import RULES, Reading, Rule
 
@@ -41,6 +42,10 @@ _NOT_SEEN: Mapping[str, str] = {
     "processes": "no process list in the input: processes that stayed behind cannot be seen (`ps -eo pid,ppid,args`)",
 }
 _NCCL_PHASE = "initialising communication"
+_CONNECTING = re.compile(
+    r"NCCL INFO (?:Channel \d+(?:/\d+)? : .* via |Bootstrap ?: Using|\w+/Plugin ?:|cudaDriverVersion)|^NCCL version \d"
+)
+"""NCCL's lines before a communicator begins and while its ranks connect."""
 
 
 @dataclass
@@ -53,7 +58,7 @@ class Diagnosis:
 
 def diagnose(text: str) -> Diagnosis:
     """Return what is wrong, by everything the text holds. No text makes it fail; a secret in it is never repeated."""
-    lines = [clean(line) for line in text.replace("\0", "\n").splitlines()]
+    lines = travelled.lines_of(text)
     readings = [reading for read in READERS if (reading := read(lines))]
     readings = readings or [reading for reading in [read_host_facts(lines)] if reading]
     report = Report()
@@ -87,24 +92,42 @@ def _without_secrets(finding: Finding) -> Finding:
 
 def read_log(lines: Sequence[str]) -> Reading | None:
     """Return the known lines, the root cause first, and what the log as a whole shows; None when there is no log."""
-    matches = signatures.scan(lines)
+    matches = signatures.scan(travelled.rejoined(lines))
     reading = Reading("log")
     _judge_log_secrets(lines, reading)
-    if not (matches or reading.findings or any(_LOG_LINE.search(line) or signatures.phase_of(line) for line in lines)):
+    unexplained = travelled.unexplained(lines)
+    if not (
+        matches
+        or unexplained
+        or reading.findings
+        or any(_LOG_LINE.search(line) or signatures.phase_of(line) for line in lines)
+    ):
         return None
     cause = signatures.root_cause(matches)
     ordered = sorted(matches, key=lambda match: match is not cause)
     reading.findings += [signatures.finding(match) for match in ordered if match.signature.id != "xid"]
     _judge_health_failures(lines, reading)
+    _judge_silence(lines, reading)
+    if unexplained and (cause is None or cause.signature.level != "critical" or cause.signature.role == "consequence"):
+        _judge_exception(*unexplained, cause, reading)
     if cause is None or cause.signature.level != "critical":
         _judge_end(lines, reading)
     return reading
 
 
+def _judge_exception(number: int, said: str, cause: signatures.Match | None, reading: Reading) -> None:
+    """Report what no table knows: before echoes that say nothing of the cause, behind those that do."""
+    if signatures.scan([said]):
+        return
+    reading.add("exception-unknown", f"line {number}: {said}")
+    if cause is None or cause.signature.cause in ("worker", "unit", "restart"):
+        reading.findings.insert(0, reading.findings.pop())
+
+
 def _judge_end(lines: Sequence[str], reading: Reading) -> None:
     """Report a log that ends while NCCL initialises: the known hang. In another phase it may just be cut off."""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    if signatures.phase_of(last) == _NCCL_PHASE or ("NCCL INFO" in last and _nccl_open(lines, last)):
+    if signatures.phase_of(last) == _NCCL_PHASE or ("NCCL" in last and _nccl_open(lines, last)):
         row = signatures.stall(_NCCL_PHASE)
         reading.findings.append(
             Finding(row.id, row.level, row.what, f"the last line is: {last}", row.expected, row.fix)
@@ -112,10 +135,10 @@ def _judge_end(lines: Sequence[str], reading: Reading) -> None:
 
 
 def _nccl_open(lines: Sequence[str], last: str) -> bool:
-    """Whether a communicator was begun and not finished, or finished with nothing after it (the first collective)."""
+    """Whether a communicator was begun and not finished, or its ranks still connect for the first collective."""
     begun = sum("Init START" in line for line in lines)
     done = sum("Init COMPLETE" in line for line in lines)
-    return begun > done or "Init COMPLETE" in last
+    return begun > done or "Init COMPLETE" in last or bool(_CONNECTING.search(last))
 
 
 def _judge_health_failures(lines: Sequence[str], reading: Reading) -> None:
@@ -130,6 +153,16 @@ def _judge_health_failures(lines: Sequence[str], reading: Reading) -> None:
             run = 0
     if worst >= FAILED_PROBES:
         reading.add("engine-does-not-generate", f"{worst} failed health checks in a row and no batch between them")
+
+
+def _judge_silence(lines: Sequence[str], reading: Reading) -> None:
+    """Report a hang where the log ends with nothing but vLLM's waiting for its workers; a few are a slow start."""
+    silent = signatures.signature("workers-silent").regex
+    last = list(itertools.takewhile(silent.search, (line for line in reversed(lines) if line.strip())))
+    if len(last) >= FAILED_PROBES:
+        row = signatures.signature("engine-hung")
+        seen = f"the last {len(last)} lines, and the first of them: {last[-1]}"
+        reading.findings.insert(0, Finding(row.id, row.level, row.what, seen, row.expected, row.fix))
 
 
 def _judge_log_secrets(lines: Sequence[str], reading: Reading) -> None:

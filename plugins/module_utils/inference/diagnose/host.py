@@ -92,8 +92,8 @@ def _served(process: _Process, processes: Mapping[int, _Process]) -> bool:
 
 
 _LISTED = re.compile(  # ls -l, stat -c '%a %n', stat -c '%a %U:%G %n'
-    r"^\s*(?:(?P<symbolic>[-dlsbcp](?:[r-][w-][xsStT-]){3})[.+@]?\s+\d+\s+\S+\s+\S+\s+\d[\d.,KMGT]*\s+"
-    r"(?:[A-Z]\w+\s+\d+\s+[\d:]+|\d{4}-\d\d-\d\d\s+\S+(?:\s+[+-]\d{4})?)\s+(?P<long>\S.*?)"
+    r"^\s*(?:(?P<symbolic>[-dlsbcp](?:[r-][w-][xsStT-]){3})[.+@]?\s+\d+\s+\S+\s+\S+\s+(?P<size>\d[\d.,KMGT]*)\s+"
+    r"(?:[^\W\d][\w.]*\s+\d+\s+[\d:]+|\d{1,2}[^\W\d]\s+\d+\s+[\d:]+|\d{4}-\d\d-\d\d\s+\S+(?:\s+[+-]\d{4})?)\s+(?P<long>\S.*?)"
     r"|(?P<octal>[0-7]{3,4})\s+(?:[\w.-]+:[\w.-]+\s+)?(?P<name>[^\s:,()\[\]=]*[./][^\s:,()\[\]=]+))\s*$"
 )
 _STAT_NAME = re.compile(r"^\s*File: (?P<name>\S+)")
@@ -107,32 +107,49 @@ _MODEL_FILE = re.compile(
 _GROUP_WRITE, _OTHER_READ, _OTHER_WRITE, _SHARED_READ = 0o020, 0o004, 0o002, 0o044
 
 
+_WEIGHTS = re.compile(r"\.(?:safetensors|gguf)$", re.IGNORECASE)
+LARGEST_POINTER = 1024
+"""Bytes: Git LFS asks readers to take no larger file for a pointer (its specification, version 1)."""
+
+
+@dataclass(frozen=True)
+class _Listed:
+    mode: int
+    name: str
+    is_link: bool = False
+    size: int | None = None
+
+
 def read_modes(lines: Sequence[str]) -> Reading | None:
     """Return files whose mode is wrong for what their name says they are, or None when there is no listing."""
     listed = list(_listed(lines))
     if not listed:
         return None
     reading = Reading("files")
-    for mode, name, is_link in listed:
-        if fault := "" if is_link else _mode_fault(mode, name):
-            reading.add("file-mode", f"{mode:o} {name}", what=fault)
-        elif _MODEL_FILE.search(name) and not mode & _SHARED_READ:
-            reading.add("model-file-mode", f"{mode:o} {name}")
+    for file in listed:
+        if fault := _mode_fault(file):
+            reading.add("file-mode", f"{file.mode:o} {file.name}", what=fault)
+        elif _MODEL_FILE.search(file.name) and not file.mode & _SHARED_READ:
+            reading.add("model-file-mode", f"{file.mode:o} {file.name}")
+        if file.size is not None and file.size <= LARGEST_POINTER and _WEIGHTS.search(file.name):
+            reading.add("weight-file-small", f"{file.name}: {file.size} bytes")
     return reading
 
 
-def _listed(lines: Sequence[str]) -> list[tuple[int, str, bool]]:
-    found: list[tuple[int, str, bool]] = []
+def _listed(lines: Sequence[str]) -> list[_Listed]:
+    found: list[_Listed] = []
     name = ""
     for line in lines:
         if named := _STAT_NAME.match(line):
             name = named["name"]
         elif name and (stated := _STAT_MODE.match(line)):
-            found.append((int(stated["octal"], 8), name, False))
+            found.append(_Listed(int(stated["octal"], 8), name))
             name = ""
         elif entry := _LISTED.match(line):
             mode = int(entry["octal"], 8) if entry["octal"] else _mode(entry["symbolic"])
-            found.append((mode, entry["name"] or entry["long"], (entry["symbolic"] or "-")[0] == "l"))
+            size = int(entry["size"]) if (entry["size"] or "").isdigit() else None
+            is_link = (entry["symbolic"] or "-")[0] == "l"
+            found.append(_Listed(mode, entry["name"] or entry["long"], is_link, size))
     return found
 
 
@@ -141,7 +158,10 @@ def _mode(symbolic: str) -> int:
     return sticky | int("".join("0" if letter in "-ST" else "1" for letter in symbolic[1:10]), 2)
 
 
-def _mode_fault(mode: int, name: str) -> str:
+def _mode_fault(file: _Listed) -> str:
+    if file.is_link:
+        return ""
+    mode, name = file.mode, file.name
     secret = _SECRET_FILE.search(name) and not _NO_SECRET.search(name)
     if secret and mode & 0o077:
         return "a secret that others may read"

@@ -46,6 +46,15 @@ _ROWS: tuple[Rule, ...] = (
         "give the log of the unit (`journalctl -u UNIT -o cat`), `journalctl -k`, or `systemctl cat UNIT`",
         "this program",
     ),
+    Rule(
+        "exception-unknown",
+        "unknown",
+        "the log ends with an error that is in no table here",
+        "a log without an exception that ends the program",
+        "its last lines name the file and line that raised it; search the engine's issues for its words, and compare "
+        "the release, the model's format and the flags with what its documentation supports",
+        "CPython tracebacks",
+    ),
     # secrets
     Rule(
         "secret-in-command-line",
@@ -358,6 +367,14 @@ _ROWS: tuple[Rule, ...] = (
         "logs 0640 or tighter, secrets 0600, nothing writable for others",
         "`chmod 600 FILE` (or log to the journal only) and UMask=0077 in the unit; change keys that it held",
         "MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#12",
+    ),
+    Rule(
+        "weight-file-small",
+        "critical",
+        "a weight file of a few hundred bytes is no weights, but Git LFS's pointer to them",
+        "every shard in full, some GB each",
+        "`head -c 200 FILE` shows the pointer; fetch the files themselves (`git lfs pull`, or the hub's own client)",
+        "hiyouga/LlamaFactory#327",
     ),
     Rule(
         "model-file-mode",

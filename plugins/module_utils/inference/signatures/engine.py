@@ -16,6 +16,9 @@ NCCL = "NCCL 2.30.7"
 TORCH = "PyTorch"
 HUB = "huggingface_hub and transformers"
 
+_NO_NOTE = r"^(?!.*(?:\b(?-i:DEBUG|INFO|WARNING)\b|fall(?:ing|s)? ?back)).*"
+"""Starts the pattern of what is a fault only as an error: engines also note what they do without, and go on."""
+
 NETWORK: tuple[Signature, ...] = (
     Signature(
         id="port-in-use",
@@ -72,14 +75,41 @@ NETWORK: tuple[Signature, ...] = (
         id="task-limit",
         level="critical",
         cause="limits",
-        words=("thread", "pthread_create", "fork", "blas_thread_init", "libgomp"),
+        words=("thread", "pthread_create", "fork", "blas_thread_init", "libgomp", "blockingioerror"),
         pattern=r"can't start new thread|pthread_create.*(?:failed|Resource temporarily)"
         r"|fork rejected by pids controller|blas_thread_init: .*failed|libgomp: Thread creation failed"
-        r"|fork: (?:retry: )?Resource temporarily",
+        r"|fork: (?:retry: )?Resource temporarily|BlockingIOError: \[Errno 11\]",
         what="the limit of tasks (threads and processes) is reached",
         expected="TasksMax=infinity, or well above a few thousand, in the unit",
         fix="raise TasksMax= in the unit (and the user's nproc limit) and restart it",
         source="CPython, OpenBLAS, Linux cgroup pids controller",
+    ),
+    Signature(
+        id="numa-binding-failed",
+        level="critical",
+        cause="numa",
+        words=("membind", "set_mempolicy", "mbind", "numa_sched_setaffinity_v2_int", "sched_setaffinity", "libnuma"),
+        pattern=r"setting membind: |(?:set_mempolicy|mbind): |numa_sched_setaffinity\w*\(\) failed"
+        r"|sched_setaffinity: |libnuma: .*(?:out of range|not allowed|parse error|failed)",
+        what="numactl could not bind the process to its NUMA node, so the engine never started behind it",
+        expected="CPUs and memory of that node in the unit's (or container's) cpuset, and set_mempolicy allowed",
+        fix="compare `numactl --show` inside the unit with `numactl --hardware`; AllowedCPUs= and AllowedMemoryNodes= "
+        "have to hold the GPU's node, SystemCallFilter= has to let @resources through; otherwise start without "
+        "--numa-node",
+        source="numactl; sglang#27368, vllm#45438",
+    ),
+    Signature(
+        id="numa-binding-skipped",
+        level="warning",
+        cause="numa",
+        words=("numa",),
+        pattern=r"skipping NUMA binding|could not apply NUMA binding|NUMA (?:binding|affinity)\b.{0,60}(?:skipp|fail"
+        r"|not permitted)|[Ff]ailed to bind .{0,40}NUMA",
+        what="the engine goes on without its NUMA binding: a rank may read memory of the other socket",
+        expected="each rank on the node of its GPU",
+        fix="let the unit set memory policy and affinity (no ~@resources in SystemCallFilter=), or leave the binding "
+        "to the unit (NUMAPolicy=, CPUAffinity=)",
+        source="SGLang srt/utils/numa_utils.py; sglang#28401",
     ),
 )
 
@@ -107,9 +137,11 @@ MEMORY: tuple[Signature, ...] = (
             "cudaerrormemoryallocation",
             "cuda_error_out_of_memory",
             "cublas_status_alloc_failed",
+            "curesult",
         ),
-        pattern=r"CUDA out of memory|CUDA error: out of memory|\bOutOfMemoryError\b|cudaErrorMemoryAllocation"
-        r"|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure \d* ?'out of memory'",
+        pattern=r"(?:\bcu(?:da|blas)\w*\b|Triton|\bGPU\b)[^.;]{0,40}\bout of memory|\bOutOfMemoryError\b"
+        r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|CUresult error:? +(?:result=)?2\b",
         what="the GPU ran out of memory",
         expected="weights, KV cache, graphs and NCCL's buffers fit, with room for the largest prefill",
         fix="lower --mem-fraction-static (SGLang) or --gpu-memory-utilization (vLLM), --chunked-prefill-size, "
@@ -121,9 +153,9 @@ MEMORY: tuple[Signature, ...] = (
         id="kv-cache-too-small",
         level="critical",
         cause="out-of-memory",
-        words=("memory", "cache"),
+        words=("memory", "cache", "profiled"),
         pattern=r"No available memory for the cache blocks|larger than the available KV cache memory"
-        r"|Not enough memory\. Please try to increase"
+        r"|Not enough memory(?:\. Please try to increase| (?:to|for)\b.{0,30}KV)|the profiled value -\d"
         r"|larger than the maximum number of tokens that can be stored in KV cache",
         what="after the weights no room is left for the KV cache",
         expected="room for at least one request of the model's context length",
@@ -146,8 +178,10 @@ MEMORY: tuple[Signature, ...] = (
         id="worker-killed",
         level="critical",
         cause="host-memory",
-        words=("code", "exitcode"),
-        pattern=r"(?:died|crashed|exited).*exit ?code:? ?-9",
+        words=("code", "exitcode", "signal", "status", "exited", "killed"),
+        pattern=r"\bexit ?code\b['\"]?[ :=(]{0,3}-9\b|\bexit(?:ed|s)?(?: with)?(?: (?:code|status))?[ :=(]{1,3}137\b"
+        r"|(?:^|[:|\]] )\s*Killed\s*$|: line \d+: +\d+ Killed\b"
+        r"|[Ss]ignal:? ?(?:9|SIGKILL) ?\((?:SIGKILL|9)\)|(?:killed|terminated) by signal:? (?:SIGKILL|9\b)",
         what="a worker was killed with SIGKILL, most often by the kernel for lack of host memory",
         expected="workers that end only when the engine ends them",
         fix="look for `Out of memory: Killed process` in `journalctl -k` and for MemoryMax= of the unit; host memory "
@@ -155,15 +189,27 @@ MEMORY: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/entrypoints/engine.py, srt/utils/watchdog.py, {VLLM} v1/executor/multiproc_executor.py",
     ),
     Signature(
+        id="compiler-killed",
+        level="critical",
+        cause="host-memory",
+        words=("died", "killed"),
+        pattern=r"'?(?:cicc|ptxas|cudafe\+\+|nvcc|cc1plus|ld)'? died due to signal|[Kk]illed (?:signal terminated"
+        r" program|\(program) \w+",
+        what="a compiler was killed while it built a kernel: too many at once for the host's memory",
+        expected="host memory for as many compilers as ninja starts (some GB each for CUTLASS kernels)",
+        fix="limit them with MAX_JOBS=8 in the unit's environment, raise MemoryMax=, and clear the half-built cache",
+        source="nvcc, gcc; flashinfer#4410",
+    ),
+    Signature(
         id="dev-shm-full",
         level="critical",
         cause="shm",
-        words=("shm", "shared", "bus", "shm_open", "posix_fallocate"),
+        words=("shm", "shared", "bus", "shm_open", "posix_fallocate", "space"),
         pattern=r"posix_fallocate failed ?: No space|\s(?:9[5-9]|100)%\s+/dev/shm\b"
         r"|Error while creating shared memory segment|/dev/shm/.*(?:No space left|Cannot allocate)"
         r"|shared memory (?:segment|file) .*No space left|\bBus error\b|insufficient shared memory"
         r"|unable to (?:open|allocate|mmap|write|resize) (?:to )?shared memory|shm_open.*(?:fail|No space)"
-        r"|No space left on device.*(?:shm|shared mem)",
+        r"|No space left on device.*(?:shm|shared mem|: '/(?:psm_|torch_|nccl-|sem\.|vllm))",
         what="/dev/shm is full",  # noqa: S108 - no file is made there
         expected="a /dev/shm of its own for each instance, large enough for NCCL and the engine, empty at the start",
         fix="`df -h /dev/shm`, remove what crashed runs left (nccl-*, psm_*, torch_*, sem.* of the service's "
@@ -193,6 +239,20 @@ MEMORY: tuple[Signature, ...] = (
         expected="room for weights, JIT caches and logs",
         fix="`df -h` on the paths in the line; JIT caches of old releases may be removed while their engine is stopped",
         source="Linux errno(3)",
+    ),
+    Signature(
+        id="disk-error",
+        level="critical",
+        cause="disk",
+        words=("errno", "stale", "dev", "nvme", "xfs", "ext4"),
+        pattern=r"\[Errno 5\] Input/output error|\[Errno 116\]|Stale (?:NFS )?file handle|I/O error, dev "
+        r"|nvme\w*: (?:I/O .*timeout, (?:abort|reset|complet)|controller is down)|EXT4-fs error"
+        r"|XFS \(\w+\): (?:.*[Cc]orruption|.*I/O [Ee]rror|.*[Ss]hut ?down)",
+        what="a file could not be read: the disk, or the file server, fails",
+        expected="a disk and a mount without errors",
+        fix="`journalctl -k` and `smartctl -a` for the disk, `mount | grep nfs` for a file server that was restarted; "
+        "then compare the model's files with their published hashes",
+        source="Linux kernel log, errno(3)",
     ),
 )
 
@@ -226,7 +286,8 @@ MODEL: tuple[Signature, ...] = (
             "repositorynotfounderror",
         ),
         pattern=r"Repo id must|HFValidationError|RepositoryNotFoundError"
-        r"|is not a local folder and is not a valid model identifier|Invalid repository ID or local directory"
+        r"|No supported config format found|is not a local folder and is not a valid model identifier"
+        r"|Invalid repository ID or local directory"
         r"|Incorrect path_or_model_id|Can't load the configuration of"
         r"|does not appear to have (?:a file named (?:config\.json|pytorch_model|model\.safetensors)|files named)"
         r"|No such file or directory: '[^']*(?:/config\.json|model\.safetensors\.index\.json)"
@@ -262,6 +323,20 @@ MODEL: tuple[Signature, ...] = (
         source="safetensors, vLLM and SGLang weight loaders",
     ),
     Signature(
+        id="weights-mismatch",
+        level="critical",
+        cause="model",
+        words=("weight", "keyerror", "mismatch", "exceeds", "parameter"),
+        pattern=r"Attempted to load weight \(|size mismatch for [\w.]+:|\bKeyError: ['\"][\w.]*(?:layers\.\d+\.|_scale"
+        r"|_proj|\.weight)[\w.]*['\"]|start \(\d+\) \+ length \(\d+\) exceeds dimension size"
+        r"|There is no module or parameter named|No parameter named .{1,80} found",
+        what="the weights do not fit the model as this engine release knows it",
+        expected="a checkpoint in a format and quantisation that the release supports for this architecture",
+        fix="compare the checkpoint's quantization_config with what the release documents for the model; take the "
+        "release that the model card names, or another quantisation; a restart fails the same way",
+        source="vLLM and SGLang weight loaders, PyTorch load_state_dict",
+    ),
+    Signature(
         id="context-too-long",
         level="critical",
         cause="option",
@@ -279,7 +354,7 @@ MODEL: tuple[Signature, ...] = (
         cause="option",
         words=("ordinal", "world", "divisible", "gpus"),
         pattern=r"invalid device ordinal|[Ww]orld size .*larger than .*available|(?:heads|size"
-        r"|experts)\b.{0,80}(?:must be|is not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
+        r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
         r"|larger than).{0,30}GPUs",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
@@ -305,6 +380,7 @@ MODEL: tuple[Signature, ...] = (
         cause="model",
         words=("architecture", "architectures"),
         pattern=r"Model architectures? .*(?:not supported|failed to be inspected)|does not recognize this architecture"
+        r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
         r"|Unsupported (?:model )?architectures?:? ?\[",
         what="this engine release does not know the model's architecture",
         expected="an engine release (and transformers) that lists it",
@@ -315,8 +391,9 @@ MODEL: tuple[Signature, ...] = (
         id="tokenizer-mismatch",
         level="critical",
         cause="model",
-        words=("tokenizer", "untagged", "tiktoken", "sentencepiece", "processing"),
-        pattern=r"Tokenizer class \S+ does not exist|did not match any variant of untagged enum|Can't load tokenizer"
+        words=("tokenizer", "untagged", "tiktoken", "sentencepiece", "processing", "attributeerror"),
+        pattern=r"Tokenizer class \S+ does not exist|Tokenizer\w*'?(?: object)? has no attribute"
+        r"|did not match any variant of untagged enum|Can't load tokenizer"
         r"|Couldn't instantiate the backend tokenizer|Converting from (?:SentencePiece|Tiktoken).*failed"
         r"|Unrecognized processing class",
         what="the installed transformers/tokenizers cannot read the model's tokenizer",
@@ -329,8 +406,9 @@ MODEL: tuple[Signature, ...] = (
         id="hub-access-denied",
         level="critical",
         cause="download",
-        words=("client", "unauthorized", "forbidden", "gated", "gatedrepoerror"),
-        pattern=r"(?:401|403) Client Error.*(?:huggingface|hf\.co)|GatedRepoError|Cannot access gated repo"
+        words=("client", "unauthorized", "forbidden", "gated", "gatedrepoerror", "restricted"),
+        pattern=r"(?:401|403) Client Error(?:.*(?:huggingface|hf\.co)|\. \(Request ID)|GatedRepoError"
+        r"|access (?:a )?gated repo|model \S+ is (?:gated|restricted)\."
         r"|(?:huggingface|hf\.co)\S*.*\b(?:401 Unauthorized|403 Forbidden)",
         what="the model hub refused access",
         expected="weights on the host, or a token that may read the repository",
@@ -342,8 +420,9 @@ MODEL: tuple[Signature, ...] = (
         id="hub-unreachable",
         level="critical",
         cause="download",
-        words=("huggingface", "localentrynotfounderror", "outgoing", "offline", "offlinemodeisenabled"),
-        pattern=r"LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled"
+        words=("huggingface", "localentrynotfounderror", "outgoing", "offline", "offlinemodeisenabled", "hf"),
+        pattern=r"(?:429 Client|5\d\d Server) Error.*(?:huggingface|hf\.co)|LocalEntryNotFoundError"
+        r"|outgoing traffic has been disabled|OfflineModeIsEnabled"
         r"|couldn't connect to '?https://huggingface|Cannot reach https://huggingface"
         r"|huggingface\.co.*(?:Max retries|timed out|Name or service not known|name resolution|Connection refused)",
         what="a file of the model is not on the host and the hub cannot be reached",
@@ -373,9 +452,10 @@ ARCHITECTURE: tuple[Signature, ...] = (
         level="critical",
         cause="unsupported",
         words=("shared", "outofresources", "resources", "smem"),
-        pattern=r"out of resource: shared memory|\bOutOfResources\b|Required: \d+, Hardware limit: \d+"
-        r"|too many resources requested for launch|(?:shared memory|smem)[^.]{0,60}(?:exceed|over the limit"
-        r"|larger than)",
+        pattern=_NO_NOTE + r"(?:out of resource: shared memory|\bOutOfResources\b|Required: \d+, Hardware limit: \d+"
+        r"|too many resources requested for launch|allowed dynamic shared memory size|(?:shared memory"
+        r"|smem)[^.]{0,60}(?:exceed|over the limit"
+        r"|larger than))",
         what="a kernel's tile needs more shared memory than this GPU has (101,376 bytes a block on SM120)",
         expected="a kernel or tuned configuration sized for SM120",
         fix="SGLang 0.5.9 or newer for the extend attention; --attention-backend flashinfer; a MoE configuration for "
@@ -387,7 +467,7 @@ ARCHITECTURE: tuple[Signature, ...] = (
         level="critical",
         cause="unsupported",
         words=("architectures", "multicasting"),
-        pattern=r"No supported CUDA architectures found|Device does not support multicasting",
+        pattern=_NO_NOTE + r"(?:No supported CUDA architectures found|Device does not support multicasting)",
         what="FlashInfer has no kernel of this kind for the GPU's architecture (the all-reduce fusion crash on SM120)",
         expected="all-reduce fusion off on SM120",
         fix="do not enable FlashInfer all-reduce fusion here; leave SGLang 0.5.7, which switches it on by itself; use "
@@ -395,12 +475,39 @@ ARCHITECTURE: tuple[Signature, ...] = (
         source=f"{FLASHINFER} compilation_context.py and comm/mnnvl.py; sglang#15650",
     ),
     Signature(
+        id="jit-toolchain-too-old",
+        level="critical",
+        cause="jit",
+        words=(
+            "sm75",
+            "requires",
+            "nvcc",
+            "gpu",
+            "ptx",
+            "unsupported_ptx",
+            "unsupportedptxversion",
+            "detected",
+            "nvrtc",
+        ),
+        pattern=r"FlashInfer requires GPUs with sm75|SM 12\S* requires CUDA"
+        r"|nvcc fatal\s*:\s*Unsupported gpu architecture|is not defined for option 'gpu-(?:name"
+        r"|architecture)'|PTX was compiled with an unsupported toolchain|UNSUPPORTED_?PTX"
+        r"|detected CUDA version .{1,40} mismatches the version|nvrtc: error: invalid value for --gpu-arch",
+        what="the CUDA toolkit or driver is too old (or of another version) to build or run kernels for this GPU",
+        expected="CUDA toolkit 12.9 or newer (13.0 for current releases) and a driver at least as new",
+        fix="point CUDA_HOME at a toolkit of the engine's CUDA version (`$CUDA_HOME/bin/nvcc --version`), for Triton "
+        "TRITON_PTXAS_PATH at its ptxas, and clear the JIT cache",
+        source=f"{FLASHINFER} compilation_context.py and jit/core.py, nvcc",
+    ),
+    Signature(
         id="deepgemm-unsupported",
         level="critical",
         cause="unsupported",
         words=("deep_gemm", "deepgemm", "assertion"),
-        pattern=r"deep_?gemm.*(?:Assertion|Unsupported|Unknown|not supported|RuntimeError)"
-        r"|Assertion error \(.*(?:deep_?gemm|attention\.hpp|gemm\.hpp|jit_kernels|csrc/apis|layout\.hpp)",
+        pattern=_NO_NOTE
+        + r"(?:name 'deep_gemm' is not defined|deep_?gemm.*(?:Assertion|Unsupported|Unknown|not supported"
+        r"|RuntimeError|is not available)"
+        r"|Assertion error \(?\S*(?:deep_?gemm|attention\.hpp|gemm\.hpp|jit_kernels|csrc/apis|layout\.hpp))",
         what="DeepGEMM has no kernel for this GPU",
         expected="DeepGEMM off on SM120 in SGLang before 0.5.13 and for attention backends that need it",
         fix="set SGLANG_ENABLE_JIT_DEEPGEMM=0 (vLLM: VLLM_USE_DEEP_GEMM=0), or take SGLang 0.5.13 or newer; DSA models "
@@ -411,35 +518,23 @@ ARCHITECTURE: tuple[Signature, ...] = (
         id="trtllm-unsupported-architecture",
         level="critical",
         cause="unsupported",
-        words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "tllmgenfmharunner"),
-        pattern=r"TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[_-](?:gen|mla|mha)\b.*(?:not supported"
-        r"|unsupported|only support|requires? (?:an? )?SM)",
+        words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "trtllm_gen", "tllmgenfmharunner"),
+        pattern=_NO_NOTE
+        + r"(?:TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[ _-](?:gen|mla|mha)\b.*(?:not supported"
+        r"|unsupported|only support|requires? (?:an? )?SM|does not support))",
         what="TensorRT-LLM attention kernels exist for SM100 only; this GPU is another architecture",
         expected="--attention-backend flashinfer (BF16 KV cache) or triton on SM120",
         fix="replace --attention-backend trtllm_mla (and trtllm_mha for prefill) by flashinfer",
         source="FlashInfer 0.6.3 TllmGenFmhaRunner; sglang#24633, flashinfer#3263",
     ),
     Signature(
-        id="jit-toolchain-too-old",
-        level="critical",
-        cause="jit",
-        words=("sm75", "requires", "nvcc", "gpu", "ptx", "unsupported_ptx", "unsupportedptxversion"),
-        pattern=r"FlashInfer requires GPUs with sm75|SM 12\S* requires CUDA"
-        r"|nvcc fatal\s*:\s*Unsupported gpu architecture|is not defined for option 'gpu-(?:name"
-        r"|architecture)'|PTX was compiled with an unsupported toolchain|UNSUPPORTED_?PTX",
-        what="the CUDA toolkit or driver is too old to build or run kernels for this GPU",
-        expected="CUDA toolkit 12.9 or newer (13.0 for current releases) and a driver at least as new",
-        fix="point CUDA_HOME at a toolkit of the engine's CUDA version (`$CUDA_HOME/bin/nvcc --version`) and clear the "
-        "JIT cache",
-        source=f"{FLASHINFER} compilation_context.py and jit/core.py, nvcc",
-    ),
-    Signature(
         id="cutlass-failed",
         level="critical",
         cause="unsupported",
-        words=("cutlass",),
-        pattern=r"Failed to initialize (?:the )?cutlass|(?:Got )?cutlass error|cutlass.*(?:kErrorInternal"
-        r"|Error Internal)",
+        words=("cutlass", "gemm"),
+        pattern=_NO_NOTE + r"(?:Failed to (?:initialize|run) (?:the )?(?:cutlass|\w*GEMM\b)|(?:Got )?cutlass error"
+        r"|cutlass.*(?:kErrorInternal"
+        r"|Error Internal))",
         what="a CUTLASS kernel could not be started on this GPU",
         expected="a backend with tiles for SM120",
         fix="choose another --moe-runner-backend or --fp4-gemm-backend (SGLang), or clear a JIT cache that "
@@ -450,8 +545,10 @@ ARCHITECTURE: tuple[Signature, ...] = (
         id="cudnn-failed",
         level="critical",
         cause="unsupported",
-        words=("cudnn",),
-        pattern=r"cuDNN error|CUDNN_STATUS_(?!SUCCESS)\w+|cudnn.*(?:No valid (?:engine|execution)|not supported)",
+        words=("cudnn", "cudnngraphnotsupportederror", "plans"),
+        pattern=_NO_NOTE
+        + r"(?:cuDNN error|cudnnGraphNotSupported|No execution plans support the graph|CUDNN_STATUS_(?!SUCCESS)\w+"
+        r"|cudnn.*(?:No valid (?:engine|execution)|not supported))",
         what="cuDNN refused an operation",
         expected="the cuDNN of the engine's lock, and an operation it supports on SM120",
         fix="choose another backend (--fp4-gemm-backend flashinfer_cutlass), or rebuild the release from its lock",
@@ -496,13 +593,21 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "sm_120",
             "sm12x",
             "quantization",
+            "supported",
+            "supports",
+            "support",
+            "requires",
+            "compiled",
         ),
-        pattern=r"Unsupported compute capability|not supported on \.target|No valid attention backend"
+        pattern=_NO_NOTE + r"(?:Unsupported compute capability|not supported on \.target|No valid attention backend"
         r"|is not valid for this configuration|is not supported on (?:this GPU|Blackwell|the SM12)"
         r"|requires (?:an? )?(?:SM ?(?:90|100)|Hopper|compute capability)|only supports? (?:SM ?(?:90|100)"
         r"|Hopper|Blackwell datacenter)|not support\w*.{0,80}(?:sm_?120|SM12x|capability \(?12)|(?:sm_?120"
         r"|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
-        r"|quantization method .* is not supported for the current GPU",
+        r"|quantization method .* is not supported for the current GPU|No compiled \w+ for (?:a )?(?:CUDA|compute)"
+        r"|(?:Error|Exception)(?:: |, )[^{]{0,300}(?:only support(?:s|ed)(?: on| for| by)? (?:SM|Hopper"
+        r"|Ampere|Blackwell|compute|arch)|requires SM ?[<>=]|backend '?\w+'?.{0,40}not supported (?:on|for|by)"
+        r"|not support (?:this GPU|backend '?\w+'? with)|expected sm_?\d|requires? (?:the )?\w* ?attention backend))",
         what="the chosen backend or quantisation does not exist for this GPU (compute capability 12.0)",
         expected="a backend that supports SM120",
         fix="choose another --attention-backend, --moe-runner-backend, --fp4-gemm-backend or --kv-cache-dtype; "
@@ -610,8 +715,12 @@ COMMUNICATION: tuple[Signature, ...] = (
         id="nccl-peer-access-failed",
         level="critical",
         cause="nccl",
-        words=("peer", "cudaerrorpeeraccessunsupported", "ipc", "cudaipcopenmemhandle", "pidfd_getfd", "handle"),
-        pattern=r"failed to peer with device|peer access is not supported between|cudaErrorPeerAccess\w+"
+        words=(
+            *("peer", "cudaerrorpeeraccessunsupported", "ipc", "cudaipcopenmemhandle", "pidfd_getfd", "handle"),
+            "mapping",
+        ),
+        pattern=r"failed to peer with device|peer mapping resources exhausted|mapping of buffer object failed"
+        r"|peer access is not supported between|cudaErrorPeerAccess\w+"
         r"|(?:failed to open|could not open) CUDA IPC handle|cudaIpc(?:Open|Get)MemHandle.*(?:fail|error"
         r"|invalid)|pidfd_getfd.*(?:fail|not permitted)",
         what="a GPU could not map its peer's memory",
@@ -624,7 +733,7 @@ COMMUNICATION: tuple[Signature, ...] = (
         id="nccl-no-interface",
         level="critical",
         cause="nccl",
-        words=("bootstrap", "interface", "ifname"),
+        words=("bootstrap", "interface", "ifname", "address"),
         pattern=r"Bootstrap ?: no socket interface found|No (?:socket|usable network) interface found"
         r"|Unable to find address for: ",
         what="NCCL or gloo found no network interface to meet over",
@@ -649,9 +758,9 @@ COMMUNICATION: tuple[Signature, ...] = (
         id="nccl-timeout",
         level="critical",
         cause="nccl",
-        words=("watchdog", "worknccl", "collective"),
+        words=("watchdog", "worknccl", "collective", "heartbeat"),
         pattern=r"Watchdog caught collective operation timeout|WorkNCCL\(.*(?:timeout|timed out)"
-        r"|collective operation timeout",
+        r"|collective operation timeout|ProcessGroupNCCL's watchdog got stuck|Heartbeat monitor timed out",
         what="a collective did not end: a rank died or hangs, or peer-to-peer traffic is lost",
         expected="collectives that end within milliseconds",
         fix="look for an earlier error of any rank; with none: check IOMMU (translated mode), ACS redirect and "
@@ -674,9 +783,11 @@ COMMUNICATION: tuple[Signature, ...] = (
             "ncclinvalidargument",
             "ncclremoteerror",
             "distbackenderror",
+            "aborted",
         ),
         pattern=r"\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidUsage|InvalidArgument|RemoteError)\b"
-        r"|DistBackendError|NCCL error\b|NCCL failure\b|NCCL WARN .*(?:Cuda failure|failed with error)",
+        r"|(?<!c10::)DistBackendError|NCCL communicator was aborted|NCCL error\b|NCCL failure\b"
+        r"|NCCL WARN .*(?:Cuda failure|failed with error)",
         what="NCCL failed",
         expected="a communicator over all ranks",
         fix="read the NCCL WARN lines above it (set NCCL_DEBUG=WARN when there are none): they name the call that "
@@ -729,10 +840,10 @@ TOOLCHAIN: tuple[Signature, ...] = (
         id="nvcc-missing",
         level="critical",
         cause="jit",
-        words=("nvcc", "cuda_home", "installation"),
+        words=("nvcc", "cuda_home", "installation", "path"),
         pattern=r"nvcc['\"]?: (?:command )?not found|No such file or directory: '?[^' ]*\bnvcc\b|nvcc: No such file"
         r"|Could not find nvcc|nvcc not found|(?:failed|unable) to find nvcc"
-        r"|CUDA_HOME environment variable is not set|Could not find CUDA installation",
+        r"|CUDA_HOME (?:environment variable )?is not set|Cannot find cuda path|Could not find CUDA installation",
         what="nvcc is not found, so kernels cannot be built at run time",
         expected="a CUDA toolkit with nvcc, CUDA_HOME pointing at it, $CUDA_HOME/bin in PATH of the unit",
         fix="install the toolkit (or use the wheel's nvidia/cu13) and set CUDA_HOME and PATH in the unit: systemd "
@@ -779,9 +890,9 @@ TOOLCHAIN: tuple[Signature, ...] = (
         id="cuda-library-missing",
         level="critical",
         cause="jit",
-        words=("shared", "ld", "cannot"),
-        pattern=r"lib(?:cudart|cuda|nvrtc|cublas\w*|cudnn\w*|nccl|nvJitLink|cufile|cupti"
-        r"|nvshmem\w*)\S*: cannot open shared object file|ld: cannot find -l(?:cuda|cudart|nvrtc|cublas|nccl)",
+        words=("shared", "ld", "cannot", "nvrtc", "libnvrtc"),
+        pattern=r"failed to open libnvrtc|lib(?:cudart|cuda|nvrtc|cublas\w*|cudnn\w*|nccl|nvJitLink|cufile|cupti"
+        r"|nvshmem\w*)[.\d]\S*: cannot open shared object file|ld: cannot find -l(?:cuda|cudart|nvrtc|cublas|nccl)",
         what="a CUDA library is not found",
         expected="the CUDA libraries of the engine's wheels, and for linking $CUDA_HOME/lib64 (libcudart.so without a "
         "version too)",
@@ -836,9 +947,12 @@ TOOLCHAIN: tuple[Signature, ...] = (
             "backendcompilerfailed",
             "compilationerror",
             "ptxaserror",
+            "ptxas",
+            "non",
         ),
         pattern=r"ninja: build stopped|InductorError|BackendCompilerFailed|triton\S*CompilationError|PTXASError"
-        r"|Ninja build failed|Error building extension|JIT (?:build|compilation) failed",
+        r"|(?:ptxas|nvcc|cicc|gcc|g\+\+)\b.{0,2000}returned non-zero exit status|Ninja build failed"
+        r"|Error building extension|JIT (?:build|compilation) failed",
         what="a kernel could not be built at run time",
         expected="a build that ends",
         fix="read the compiler's lines above; clear the half-built cache before the next try",
@@ -970,6 +1084,18 @@ OPTIONS: tuple[Signature, ...] = (
         source="argparse",
     ),
     Signature(
+        id="configuration-refused",
+        level="critical",
+        cause="option",
+        words=("value", "argument", "valueerror", "assertionerror"),
+        pattern=r"(?:^|[)\]:|] )\s*Value error, |Unknown argument in config file|(?:ValueError|AssertionError):"
+        r" (?:--[a-z][\w-]+|\w+_size) (?:must|should|can|is not|requires|does)",
+        what="the engine refuses its configuration: options that do not go together, or not with this model",
+        expected="a set of options that the release supports for this model",
+        fix="change what the line names; do not restart: it fails the same way each time",
+        source=f"{VLLM} config (pydantic), {SGLANG} srt/server_args.py",
+    ),
+    Signature(
         id="variable-unknown",
         level="warning",
         cause="environment",
@@ -1037,9 +1163,8 @@ RUNNING: tuple[Signature, ...] = (
         id="engine-hung",
         level="critical",
         cause="hang",
-        words=("watchdog", "sample_tokens", "execute_model", "dequeue", "broadcast"),
-        pattern=r"\w+ watchdog timeout \(self\.|RPC call to (?:sample_tokens|execute_model) timed out"
-        r"|No available shared memory broadcast block found in \d+ seconds",
+        words=("watchdog", "sample_tokens", "execute_model", "dequeue"),
+        pattern=r"\bwatchdog timeout \(self\.|RPC call to (?:sample_tokens|execute_model) timed out",
         what="the engine's loop stands still",
         expected="a step within seconds",
         fix="before restarting: `py-spy dump` of the scheduler, `nvidia-smi` (100% and low power: a collective waits), "
@@ -1047,17 +1172,53 @@ RUNNING: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/utils/watchdog.py, {VLLM} v1/executor and shm_broadcast",
     ),
     Signature(
+        id="workers-silent",
+        level="warning",
+        cause="hang",
+        words=("broadcast",),
+        pattern=r"No available shared memory broadcast block found in \d+ seconds",
+        what="vLLM waits for its workers: they build kernels or load weights, or they hang",
+        expected="at most a few of these, in a start with cold caches",
+        fix="if they go on: `ps -ef | grep -E 'nvcc|cicc|ptxas'` shows a build, `py-spy dump` of a worker shows a hang",
+        source=f"{VLLM} shm_broadcast",
+    ),
+    Signature(
         id="engine-start-timeout",
         level="critical",
         cause="start-timeout",
         words=("waiting", "initialization", "front"),
-        pattern=r"Timed out waiting for engine core|Did not receive response from front-end process"
+        pattern=r"Timed out waiting for engine(?: core|s\b)|Did not receive response from front-end process"
         r"|Initialization timeout",
         what="the engine gave up waiting for its own start",
         expected="VLLM_ENGINE_READY_TIMEOUT_S above the longest cold start, and the unit's TimeoutStartSec above that",
         fix="raise VLLM_ENGINE_READY_TIMEOUT_S; weights on local NVMe; make sure no worker stays behind "
         "(KillMode=mixed)",
         source=f"{VLLM} v1/engine/core_client.py; vllm#44751",
+    ),
+    Signature(
+        id="process-crashed",
+        level="critical",
+        cause="worker",
+        words=("segmentation", "segfault", "traps", "segv", "code", "signal"),
+        pattern=r"Segmentation fault|\bsegfault (?:at [0-9a-f]|encountered)|traps: .*(?:general protection|trap)"
+        r"|status=11/SEGV|\bexit ?code\b['\"]?[ :=(]{0,3}-11\b|[Ss]ignal 11 \(SIGSEGV\)",
+        what="a process of the engine crashed in native code (segmentation fault)",
+        expected="no crash",
+        fix="the frames below it, or the library in the kernel's line, say whose code it was; rebuild the release from "
+        "its lock, compare the driver with what the CUDA version needs, and look for an Xid of the same second",
+        source="CPython faulthandler, Linux kernel log; vllm#27868",
+    ),
+    Signature(
+        id="custom-all-reduce-trace",
+        level="critical",
+        cause="unsupported",
+        words=("custom_all_reduce", "quick_all_reduce", "custom_all_reduce_ops"),
+        pattern=r"File \"[^\"]*(?:custom|quick)_all_reduce\w*\.py\", line \d+, in (?!<module>)",
+        what="an error came out of the engine's own all-reduce",
+        expected="--disable-custom-all-reduce on PCIe hosts unless a peer-to-peer self-test passed",
+        fix="read the last line of that traceback; where it names no other cause, add --disable-custom-all-reduce",
+        source="sglang#9706",
+        role="consequence",
     ),
     Signature(
         id="worker-died",
@@ -1078,8 +1239,11 @@ RUNNING: tuple[Signature, ...] = (
             "core",
             "process",
             "died",
+            "terminate",
+            "aborted",
         ),
-        pattern=r"EngineDeadError|EngineCore (?:encountered|failed)|Engine core (?:initialization failed|process)"
+        pattern=r"EngineDeadError|terminate called after throwing|Fatal Python error: Aborted"
+        r"|EngineCore (?:encountered|failed)|Engine core (?:initialization failed|process)"
         r"|Engine process failed|Worker proc \S+ died|WorkerProc (?:initialization|hit)|(?:Scheduler"
         r"|DetokenizerManager|TokenizerManager) hit an exception|SIGQUIT received|Received sigquit"
         r"|Initialization failed\.|scheduler (?:is dead|died)|Subprocess \S+ .*crashed|Capture cuda graph failed"

@@ -71,9 +71,17 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
         ("plugin", "topology", "device", "real", "disabled", "nvls", "dlvsym", "dlopen", "symbol"),
         r"NCCL INFO (?:.*Plugin: Could not find|Failed to initialize NET plugin|NET/IB : No device"
         r"|Topology detection ?: could not read|Could not find real path|.*P2P is disabled between"
-        r"|.*dlvsym failed|.*failed to (?:open|load) lib|NVLS .*not supported)",
+        r"|.*dlvsym failed|.*failed to (?:open|load) lib|NVLS .*not supported|\w+/Plugin ?: |.*No plugin found)"
+        r"|^\W*n? ?loading libnccl-\w+\.so|dlerror=libnccl-\w+\.so",
         "NCCL looked for a plug-in or device that this host does not have",
         "NCCL 2.28.9 on a host without InfiniBand",
+    ),
+    _harmless(
+        "autotune-choice",
+        ("autotuning", "choice", "select_algorithm", "tactic"),
+        r"_inductor/select_algorithm\.py|autotuner\.py.*Skipping tactic|Ignoring this choice",
+        "an autotuner tried a configuration that does not fit this GPU, and left it out",
+        "torch._inductor, FlashInfer",
     ),
     _harmless(
         "optional-import",

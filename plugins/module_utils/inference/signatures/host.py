@@ -23,11 +23,36 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         source="NVML; pando85/homelab#4110",
     ),
     Signature(
+        id="driver-open-modules-needed",
+        level="critical",
+        cause="driver",
+        words=("open",),
+        pattern=r"requires use of the NVIDIA open kernel modules|only supported (?:by|with) the open .*kernel modules",
+        what="the proprietary kernel modules are loaded, and this GPU works with the open ones only",
+        expected="the open kernel modules on Blackwell (`modinfo nvidia | grep license`: MIT/GPL)",
+        fix="install the driver's -open packages instead (nvidia-open, nvidia-dkms-BRANCH-open) and reboot",
+        source="NVRM of driver branches 570 and newer",
+    ),
+    Signature(
+        id="driver-module-not-loaded",
+        level="critical",
+        cause="driver",
+        words=("modprobe", "nouveau", "nvrm"),
+        pattern=r"modprobe: .*nvidia|already bound to nouveau|nouveau kernel driver is currently in use"
+        r"|NVRM: .*conflicting with",
+        what="the NVIDIA kernel module is not loaded",
+        expected="`lsmod | grep nvidia` shows nvidia and nvidia_uvm, and no nouveau",
+        fix='"Key was rejected": sign the module or switch Secure Boot off; "not found": build it for the running '
+        "kernel (`dkms status`, linux-headers); nouveau: blacklist it, rebuild the initramfs, reboot",
+        source="kmod, NVRM",
+    ),
+    Signature(
         id="driver-too-old",
         level="critical",
         cause="driver",
-        words=("driver", "forward"),
-        pattern=r"CUDA driver version is insufficient|driver on your system is too old"
+        words=("driver", "forward", "unsatisfied"),
+        pattern=r"CUDA driver version is insufficient|unsatisfied condition: (?:cuda|driver)"
+        r"|driver on your system is too old"
         r"|unsupported display driver / cuda driver|forward compatibility was attempted",
         what="the driver is older than the CUDA version of the engine's wheels needs",
         expected="a driver of branch 580 or newer for CUDA 13 wheels",
@@ -38,8 +63,19 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-lost",
         level="critical",
         cause="gpu",
-        words=("lost", "handle", "fallen", "reset", "unknown", "err", "nv_err_gpu_is_lost", "nv_err_reset_required"),
-        pattern=r"GPU is lost|Unable to determine the device handle|fallen off the bus|NV_ERR_(?:GPU_IS_LOST"
+        words=(
+            "lost",
+            "handle",
+            "fallen",
+            "reset",
+            "unknown",
+            "err",
+            "nv_err_gpu_is_lost",
+            "nv_err_reset_required",
+            "header",
+        ),
+        pattern=r"GPU is lost|Unknown header type (?:7f|ff)|Unable to determine the device handle|fallen off the bus"
+        r"|NV_ERR_(?:GPU_IS_LOST"
         r"|RESET_REQUIRED)|GPU requires reset|\[Unknown Error\]|\bERR!",
         what="a GPU is lost",
         expected="every GPU of the host answers",
@@ -51,8 +87,21 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="driver-missing",
         level="critical",
         cause="driver",
-        words=("driver", "gpus", "devices", "nvml", "libcuda", "device", "error", "initialization", "infer"),
-        pattern=r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Unknown|Insufficient"
+        words=(
+            "driver",
+            "gpus",
+            "devices",
+            "nvml",
+            "libcuda",
+            "device",
+            "error",
+            "initialization",
+            "infer",
+            "libnvidia",
+        ),
+        pattern=r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
+        r"|could not select device driver"
+        r"|libnvidia-ml\.so\S*: cannot open|Failed to initialize NVML: (?:Unknown|Insufficient"
         r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
         r"|No CUDA GPUs are available|NVML Shared Library Not Found|libcuda\.so\.1: cannot open"
         r"|CUDA driver initialization failed|Failed to infer device type|system not yet initialized"
@@ -60,7 +109,8 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         what="no usable NVIDIA driver or GPU",
         expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
         fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "
-        "/dev/nvidia*, nvidia-uvm loaded and its nodes made before the unit (nvidia-modprobe -u -c0)",
+        "/dev/nvidia*, nvidia-uvm loaded and its nodes made before the unit (nvidia-modprobe -u -c0); a container "
+        "needs the NVIDIA container toolkit, and loses its devices at `systemctl daemon-reload`: recreate it",
         source="nvidia-smi, NVML, PyTorch",
     ),
     Signature(
@@ -89,9 +139,10 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-init-failed",
         level="critical",
         cause="gpu",
-        words=("rminitadapter", "bar", "region", "nvrm"),
-        pattern=r"RmInitAdapter failed|PCI I/O region assigned to your NVIDIA device is invalid|BAR\d? is 0M"
-        r"|BAR \d.*(?:can't assign|no space for)",
+        words=("rminitadapter", "rm_init_adapter", "bar", "bars", "region", "nvrm", "probe"),
+        pattern=r"RmInitAdapter failed|rm_init_adapter failed|attempting to resize PCIe BARs"
+        r"|nvidia: probe of \S+ failed|PCI I/O region assigned to your NVIDIA device is invalid|BAR\d? is 0M"
+        r"|BAR [0-3]\b(?!.*\bio\b).*(?:can't assign|no space for)",
         what="the driver could not initialise a GPU",
         expected="every GPU with its BAR1 mapped",
         fix="BIOS: Above 4G Decoding and Resizable BAR on; check the GSP firmware of the driver's version; power cycle",
@@ -101,8 +152,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-locked-up",
         level="critical",
         cause="gpu",
-        words=("krcwatchdog_impl", "watchdog", "gsp"),
-        pattern=r"RC watchdog: GPU is probably locked|GSP RM heartbeat timed out|Timeout waiting for RPC from GSP",
+        words=("krcwatchdog_impl", "watchdog", "gsp", "rpcrecvpoll"),
+        pattern=r"GSP RPC timeout|rpcRecvPoll timed ?out|RC watchdog: GPU is probably locked|GSP RM heartbeat timed out"
+        r"|Timeout waiting for RPC from GSP",
         what="the driver found a GPU, or its system processor (GSP), locked up",
         expected="no watchdog message",
         fix="stop the engine, reset the GPU, reboot if that fails; the Xid of the same second names the GPU; "
@@ -175,13 +227,37 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         level="critical",
         cause="host-memory",
         words=("oom", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
-        pattern=r"Out of memory: Kill|oom-kill|invoked oom-killer|Memory cgroup out of memory|killed by the OOM killer"
-        r"|\bstd::bad_alloc\b|^\s*MemoryError\b|DefaultCPUAllocator: can't allocate|Cannot allocate memory",
+        pattern=r"Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
+        r"|Memory cgroup out of memory|killed by the OOM killer"
+        r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough)"
+        r"|^(?!.*(?:\bibv_|mlock|cudaHostRegister|/dev/shm)).*Cannot allocate memory",
         what="the host ran out of memory",
         expected="host memory for the loading processes, pinned buffers and the page cache",
         fix="load with fewer processes at a time, remove MemoryMax= or raise it, stop what else runs; limit "
         "restarts so that a failing start cannot thrash the host",
         source=f"{KERNEL}, {SYSTEMD}; eugr/spark-vllm-docker#257",
+    ),
+    Signature(
+        id="host-hardware-error",
+        level="critical",
+        cause="host-memory",
+        words=("edac", "uncorrected", "failure", "panic"),
+        pattern=r"EDAC \S+: \d+ UE\b|mce: .*Uncorrected|Memory failure: 0x|Kernel panic - not syncing",
+        what="the host's own memory or processor reported an error that was not corrected",
+        expected="no uncorrected hardware errors",
+        fix="`ras-mc-ctl --errors` or the BMC's event log names the DIMM or socket: replace it before serving on",
+        source=KERNEL,
+    ),
+    Signature(
+        id="host-hardware-warning",
+        level="warning",
+        cause="host-memory",
+        words=("hardware", "edac"),
+        pattern=r"\[Hardware Error\]|EDAC \S+: \d+ CE\b",
+        what="the host's memory, processor or bus logged a hardware error",
+        expected="none, or few that were corrected",
+        fix="`ras-mc-ctl --errors` or the BMC's event log names the part; watch the rate",
+        source=KERNEL,
     ),
     Signature(
         id="task-blocked",
@@ -245,6 +321,17 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         fix="the step names what is missing: EXEC the program, CHDIR WorkingDirectory=, USER the account, NAMESPACE a "
         "path of the sandbox, CREDENTIALS the secret's file",
         source=f"{SYSTEMD} systemd.exec(5)",
+    ),
+    Signature(
+        id="unit-refused",
+        level="critical",
+        cause="unit",
+        words=("configuration", "setting", "refusing"),
+        pattern=r"Unit configuration has fatal error|has a bad unit file setting|refusing\.$|bad-setting",
+        what="systemd refuses to start the unit: it holds an error",
+        expected="no message from `systemd-analyze verify`",
+        fix="`systemd-analyze verify UNIT` names the line; `systemctl daemon-reload` after it is corrected",
+        source=SYSTEMD,
     ),
     Signature(
         id="unit-syscall-blocked",
