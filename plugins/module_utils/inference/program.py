@@ -9,6 +9,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - said before a line that an older
     sys.exit("seen: Python " + sys.version.split()[0] + "; expected: 3.10 or newer; fix: run this with a newer python3")
 
 import argparse
+import codecs
 import difflib
 import json
 import os
@@ -119,12 +120,16 @@ def nearest(word: str, known: Any) -> str:
 
 
 def read_text(name: str) -> str:
-    """Return what the file ``name`` (``-``: standard input) holds. Bytes that are not UTF-8 are kept as U+FFFD."""
+    """Return what the file ``name`` (``-``: standard input) holds. Bytes that are not UTF-8 are kept as U+FFFD.
+
+    A byte order mark is dropped; one of UTF-16 (what PowerShell's ``>`` writes) is obeyed.
+    """
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise ProgramError(f"{name}: {error.strerror}") from error
-    return raw.decode("utf-8", errors="replace")
+    encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    return raw.decode(encoding, errors="replace")
 
 
 def go_on_under_controller_python() -> None:
