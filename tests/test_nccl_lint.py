@@ -65,7 +65,10 @@ def test_the_latency_profile_is_told_for_what_it_is():
     }
 
 
+CLOSED = "[Service]\nIPAddressDeny=any\nIPAddressAllow=localhost\n"
+
 SINGLE = [
+    (CLOSED + "Environment=NCCL_SOCKET_IFNAME=eth0", NEW, "nccl-loopback-unit", "critical"),
     # text, version, rule, level
     ("NCCL_P2P_LEVEL=sys", NEW, "nccl-value-case", "warning"),  # seen: ignored
     ("NCCL_P2P_LEVEL=Phb", NEW, "nccl-value-case", "warning"),
@@ -326,6 +329,34 @@ class TestConfFiles:
 
     def test_without_files_it_says_so(self):
         assert "nccl-conf-file" in {entry.id for entry in lint("", NEW).not_checked}
+
+
+@pytest.mark.parametrize(
+    ("unit", "level"),
+    [
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo", None),
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME==lo", None),
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME=eth0", "critical"),
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME=lo\nEnvironment=NCCL_SOCKET_IFNAME=eth0", "critical"),
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME=^lo", "critical"),
+        (CLOSED + "Environment=NCCL_P2P_DISABLE=1", "warning"),
+        (CLOSED + "IPAddressAllow=127.0.0.0/8 ::1\nEnvironment=NCCL_P2P_DISABLE=1", "warning"),
+        (CLOSED + "IPAddressAllow=10.0.0.0/8\nEnvironment=NCCL_SOCKET_IFNAME=eth0", None),
+        (CLOSED + "IPAddressDeny=\nEnvironment=NCCL_SOCKET_IFNAME=eth0", None),
+        (CLOSED + "Environment=CUDA_VISIBLE_DEVICES=3", None),
+        (CLOSED + "Environment=CUDA_VISIBLE_DEVICES=3,4", "warning"),
+        (CLOSED + "Environment=NCCL_SOCKET_IFNAME=%i", None),
+        ("[Slice]\nIPAddressDeny=any\n[Service]\nEnvironment=NCCL_SOCKET_IFNAME=eth0", None),
+        ("Environment=NCCL_SOCKET_IFNAME=eth0", None),
+    ],
+)
+def test_in_a_unit_that_reaches_loopback_only_the_ranks_meet_there(unit, level):
+    assert levels(unit, "nccl-loopback-unit") == ([level] if level else [])
+
+
+def test_what_the_service_role_sets_for_loopback_is_no_surprise():
+    unit = CLOSED + "Environment=NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo\nEnvironment=NCCL_P2P_DISABLE=1"
+    assert {entry.id for entry in lint(unit, NEW).findings} <= {"nccl-debugging-class", "nccl-custom-all-reduce"}
 
 
 @pytest.mark.parametrize("text", ["RCCL_PROTO=LL", "NCC_DIR=/x", "CLASS_PATH=/x", "NCL_PROTOCOL_OF=1"])

@@ -81,6 +81,14 @@ class TestCompare:
         assert set(engaged(seen, LATENCY).values()) == {"yes"}
         assert ids(compare(seen, LATENCY, nccl_version="2.28.9")) == {("nccl-extra-setting", "info")}
 
+    @pytest.mark.parametrize(("interface", "told"), [("lo", False), ("eth0", True)])
+    def test_the_meeting_place_that_the_unit_sets_is_no_surprise(self, interface, told):
+        line = f"host:0:0 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {interface}"
+        seen = parse("\n".join([line, *(LOGS / "p2p_latency_settings.log").read_text().splitlines()]))
+        assert seen.environment["NCCL_SOCKET_IFNAME"] == interface
+        (extra,) = [entry for entry in compare(seen, LATENCY) if entry.id == "nccl-extra-setting"]
+        assert ("NCCL_SOCKET_IFNAME" in extra.seen) is told
+
     def test_over_shared_memory_they_are_not(self):
         found = ids(compare(facts("shm_latency_settings"), LATENCY))
         assert ("nccl-transport", "warning") in found

@@ -244,6 +244,28 @@ def test_nccl_s_log_in_the_journal_is_compared_with_the_profile():
     assert "SHM, channels 4" in proof.line(result)
 
 
+MEETING = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def test_the_meeting_place_of_a_unit_on_loopback_is_part_of_what_was_meant():
+    line = "host:0:0 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {}"
+    as_meant = case(
+        meant=of_profile(**MEETING), main=running(environment={**ENVIRONMENT, **MEETING}),
+        journal=journal.parse([*LINES, line.format("lo"), *REAL_LOG.splitlines()]),
+    )  # fmt: skip
+    without = case(journal=journal.parse([*LINES, *REAL_LOG.splitlines()]))
+    assert found(as_meant) == found(without)
+    assert not any("SOCKET_IFNAME" in str(entry) for entry in check(as_meant))
+    elsewhere = {**ENVIRONMENT, **MEETING, "NCCL_SOCKET_IFNAME": "eth0"}
+    overridden = replace(
+        as_meant, main=running(environment=elsewhere), strangers={"NCCL_SOCKET_IFNAME": f"{DROPINS}/90-local.conf"},
+        journal=journal.parse([*LINES, line.format("eth0"), *REAL_LOG.splitlines()]),
+    )  # fmt: skip
+    told = [entry for entry in check(overridden) if "SOCKET_IFNAME" in str(entry)]
+    assert {(entry.id, entry.level) for entry in told} >= {("proof-environment", "critical")}
+    assert any("90-local.conf" in str(entry) for entry in told)
+
+
 def test_what_nccl_s_log_leaves_open_is_said():
     lines = [line for line in REAL_LOG.splitlines() if " via " not in line and "coll channels" not in line]
     without_sizes = [line for line in lines if "Algo" not in line]

@@ -48,6 +48,14 @@ class EnvironmentText:
     command: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    addresses: dict[str, list[str]] = field(default_factory=lambda: {"IPAddressDeny": [], "IPAddressAllow": []})
+    """What a unit says of the addresses that its processes may speak to."""
+
+    @property
+    def loopback_only(self) -> bool:
+        """Return whether a unit lets its processes speak to no address but those of loopback."""
+        allowed = self.addresses["IPAddressAllow"]
+        return "any" in self.addresses["IPAddressDeny"] and all(_LOOPBACK.fullmatch(word) for word in allowed)
 
     def effective(self) -> dict[str, Assignment]:
         """Return the settings that hold in the end: the last one of each name."""
@@ -66,6 +74,7 @@ _UNIT_LINE = re.compile(
     r"^[ \t]*(?:\[(?:Unit|Service|Install)\][ \t]*$|(?:Environment|EnvironmentFile|UnsetEnvironment|ExecStart)[ \t]*=)",
     re.MULTILINE,
 )
+_LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}(?:/\d+)?|::1(?:/128)?")
 _PROGRAMS = frozenset(
     {"exec", "python", "python3", "torchrun", "vllm", "sglang", "numactl", "docker", "podman", "nohup"}
 )
@@ -152,7 +161,9 @@ class _UnitReader:
             "UnsetEnvironment": self._unset_environment,
             "ExecStart": self._exec_start,
         }.get(key)
-        if handler is None:
+        if key in self.result.addresses and self.section in (None, "Service"):
+            self.result.addresses[key] = [*self.result.addresses[key], *value.split()] if value else []
+        elif handler is None:
             self._other(number, line, key)
         elif self.section not in (None, "Service"):
             self._problem("wrong-section", number, line, f"systemd ignores {key}= in [{self.section}]")

@@ -107,7 +107,7 @@ def _lint(
     host = None if topology is None else Topology.from_dict(topology)
     settings = content.effective()
     engine = list(command) if command is not None else _engine_command(content.command)
-    case = Case(settings, version, host, engine)
+    case = Case(settings, version, host, engine, loopback_only=content.loopback_only)
     case.report.extend(_reading(content))
     case.report.extend(_duplicates(content))
     case.report.extend(_conf_files(case, conf_files))

@@ -264,7 +264,8 @@ def _settings(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
             expected=", ".join(f"{name}={wanted[name]}" for name in unseen),
             fix="See that the engine's main process has them (/proc/PID/environ) and that NCCL_DEBUG_SUBSYS has ENV.",
         )
-    extra = {name: value for name, value in facts.environment.items() if name not in wanted}
+    taken = facts.environment.items()
+    extra = {name: value for name, value in taken if name not in wanted and OF_THE_UNIT.get(name) != value}
     if extra and wanted:
         yield report(
             "nccl-extra-setting",
@@ -274,6 +275,9 @@ def _settings(facts: Facts, wanted: Mapping[str, str]) -> Iterator[Finding]:
             fix="Nothing, where the engine sets them; otherwise find who does.",
         )
 
+
+OF_THE_UNIT: Mapping[str, str] = {"NCCL_SOCKET_IFNAME": "lo"}
+"""What the service role sets besides a profile, in a unit that reaches loopback only."""
 
 _READ_AT_START = frozenset(
     f"NCCL_{name}"

@@ -97,6 +97,12 @@ _RULES = (
         "PyTorch's expandable segments with an all-reduce that shares memory handles",
         "local-inference-lab/rtx6kpro, inference-engines/sglang.md",
     ),
+    Rule(
+        "nccl-loopback-unit",
+        "critical",
+        "ranks that cannot meet in a unit that reaches loopback only",
+        "systemd.resource-control(5), IPAddressDeny=",
+    ),
     Rule("nccl-tuner-without-plugin", "warning", "a tuner's file without the tuner", f"{GUIDE}: NCCL_TUNER_PLUGIN"),
     Rule("nccl-debug-file-shared", "warning", "one log file for several processes", f"{GUIDE}: NCCL_DEBUG_FILE"),
     Rule("nccl-one-host", "info", "settings without effect inside one host", GUIDE),

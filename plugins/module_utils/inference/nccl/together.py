@@ -104,6 +104,8 @@ class Case:
     topology: Topology | None
     command: list[str] | None
     report: Report = field(default_factory=Report)
+    loopback_only: bool = False
+    """Whether the unit lets its processes speak to no address but those of loopback."""
 
     def value(self, name: str) -> str | None:
         """Return a value, or None where it isn't set, is empty or depends on what the text doesn't hold."""
@@ -365,6 +367,27 @@ def _expandable_segments(case: Case) -> Iterator[Finding]:
     )
 
 
+def _meeting_place(case: Case) -> Iterator[Finding]:
+    """Judge where ranks meet in a unit with IPAddressDeny=any: not even the host's own other addresses are reached."""
+    assignment = case.settings.get("NCCL_SOCKET_IFNAME")
+    alone = re.fullmatch(r"\d+", case.value("CUDA_VISIBLE_DEVICES") or "")
+    if not case.loopback_only or alone or (assignment and assignment.unresolved):
+        return
+    value = case.value("NCCL_SOCKET_IFNAME")
+    if value and any(word.strip("=").startswith("lo") for word in value.split(",")):
+        return
+    yield report(
+        "nccl-loopback-unit",
+        level="critical" if value else "warning",
+        what="the unit reaches loopback only, but the ranks of NCCL are to meet on "
+        + ("another interface" if value else "the first other interface, which NCCL prefers to loopback")
+        + ": with several GPUs the engine doesn't start",
+        seen=f"IPAddressDeny=any, NCCL_SOCKET_IFNAME={value}" if value else "IPAddressDeny=any, no NCCL_SOCKET_IFNAME",
+        expected="NCCL_SOCKET_IFNAME=lo, which the service role sets in such a unit",
+        fix="Set NCCL_SOCKET_IFNAME=lo and GLOO_SOCKET_IFNAME=lo, or open the unit (service_loopback_only: false).",
+    )
+
+
 def _files(case: Case) -> Iterator[Finding]:
     if "NCCL_TUNER_CONFIG_FILE" in case.settings and not case.value("NCCL_TUNER_PLUGIN"):
         yield report(
@@ -403,6 +426,7 @@ TOGETHER: Sequence[Callable[[Case], Iterable[Finding]]] = (
     _peer_access,
     _custom_all_reduce,
     _expandable_segments,
+    _meeting_place,
     _files,
     _low_latency_only,
     _without_effect,
