@@ -152,14 +152,31 @@ def test_missing_short_and_wrong_files_are_named(tmp_path: Path) -> None:
     content[10] ^= 1
     (tmp_path / pins[3].file).write_bytes(content)
     assert [finding.id for finding in wheelhouse.check(pins, tmp_path)] == [
-        "wheelhouse.missing.gone",
+        "wheelhouse.missing",
         "wheelhouse.size.short",
         "wheelhouse.hash.wrong",
     ]
     assert [finding.id for finding in wheelhouse.check(pins, tmp_path, hashes=False)] == [
-        "wheelhouse.missing.gone",
+        "wheelhouse.missing",
         "wheelhouse.size.short",
     ]
+
+
+def test_what_is_missing_is_one_finding_with_every_name(tmp_path: Path) -> None:
+    pins = [write_wheel(tmp_path, name, "1", {f"{name}.py": b""}) for name in ("here", "one", "two", "three")]
+    for pin in pins[1:]:
+        (tmp_path / pin.file).unlink()
+    (finding,) = wheelhouse.check(iter(pins), tmp_path)
+    assert finding.where == tuple(pin.file for pin in pins[1:])
+    assert "lacks 3 of 4 files" in finding.what
+    assert all(pin.file in finding.seen for pin in pins[1:])
+    assert pins[0].file not in finding.seen
+
+
+def test_a_folder_that_is_not_there_is_one_finding(tmp_path: Path) -> None:
+    (finding,) = wheelhouse.check([BIG, replace(BIG, file="other.whl")], tmp_path / "none")
+    assert (finding.id, finding.level, finding.seen) == ("wheelhouse.missing", "critical", "no such folder")
+    assert finding.where == (BIG.file, "other.whl")
 
 
 # --- the stand-ins ---
@@ -247,7 +264,15 @@ def test_verify_names_what_is_wrong_and_exits_2(built: Path) -> None:
     done = program("verify", built, "--json")
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["ok"]) == (2, False)
-    assert "other-1.0-py3-none-any.whl" in answer["findings"][0]["what"]
+    assert [finding["where"] for finding in answer["findings"]] == [["other-1.0-py3-none-any.whl"]]
+
+
+def test_verify_says_once_that_there_is_no_folder(built: Path, tmp_path: Path) -> None:
+    done = program("verify", tmp_path / "none", built / "tiny.txt")
+    assert (done.returncode, done.stdout.count("CRITICAL"), len(done.stdout.splitlines())) == (2, 1, 6)
+    assert "no such folder" in done.stdout
+    done = program("verify", tmp_path / "none")
+    assert (done.returncode, done.stdout, "none: no such folder" in done.stderr) == (3, "", True)
 
 
 def test_pack_gives_the_same_tar_each_time(built: Path, tmp_path: Path) -> None:

@@ -48,35 +48,69 @@ def file_sha256(path: Path) -> str:
 # --- is everything there ------------------------------------------------------------------------------------------
 
 
-def check_file(pin: Pin, directory: Path, *, hashes: bool = True) -> Finding | None:
-    """Return what is wrong with a lock's file in the folder: missing, of another size, of another content."""
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a lock's file in the folder: it is ``missing``, or of another ``size`` or ``hash``."""
+
+    pin: Pin
+    kind: str
+    seen: str
+
+
+def faults(pins: Iterable[Pin], directory: Path, *, hashes: bool = True) -> list[Fault]:
+    """Return what is wrong with each of the files, in the order of the pins. Hashes are made on all cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda pin: _fault(pin, directory, hashes), pins)
+        return [fault for fault in results if fault is not None]
+
+
+def _fault(pin: Pin, directory: Path, hashes: bool) -> Fault | None:
     path = directory / pin.file
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        return _finding("missing", pin, "no such file", directory)
+        return Fault(pin, "missing", "no such file")
     if size != pin.size:
-        return _finding("size", pin, f"{size} bytes", directory)
+        return Fault(pin, "size", f"{size} bytes")
     if hashes and (sha256 := file_sha256(path)) != pin.sha256:
-        return _finding("hash", pin, f"sha256 {sha256}", directory)
+        return Fault(pin, "hash", f"sha256 {sha256}")
     return None
 
 
 def check(pins: Iterable[Pin], directory: Path, *, hashes: bool = True) -> list[Finding]:
-    """Return what is wrong with each of the files, in the order of the pins. Hashes are made on all cores."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda pin: check_file(pin, directory, hashes=hashes), pins)
-        return [finding for finding in results if finding is not None]
+    """Return a finding for all that is missing, and one for each file that is another."""
+    pins = list(pins)
+    found = faults(pins, directory, hashes=hashes)
+    missing = [fault.pin for fault in found if fault.kind == "missing"]
+    others = [fault for fault in found if fault.kind != "missing"]
+    return ([_missing(missing, len(pins), directory)] if missing else []) + [_other(f, directory) for f in others]
 
 
-def _finding(kind: str, pin: Pin, seen: str, directory: Path) -> Finding:
+FIX = "on the controller: scripts/wheelhouse build DIR LOCK, which fetches only what is missing or wrong"
+
+
+def _missing(pins: Sequence[Pin], of: int, directory: Path) -> Finding:
+    names = tuple(pin.file for pin in pins)
     return Finding(
-        id=f"wheelhouse.{kind}.{pin.name}",
+        id="wheelhouse.missing",
+        level="critical",
+        what=f"the wheelhouse {directory} lacks {len(pins)} of {of} files",
+        seen="without " + ", ".join(names) if directory.is_dir() else "no such folder",
+        expected=f"{len(pins)} more files, {sum(pin.size for pin in pins) / 1e6:,.1f} MB",
+        fix=FIX,
+        where=names,
+    )
+
+
+def _other(fault: Fault, directory: Path) -> Finding:
+    pin = fault.pin
+    return Finding(
+        id=f"wheelhouse.{fault.kind}.{pin.name}",
         level="critical",
         what=f"the wheelhouse {directory} does not hold {pin.file} as the lock names it",
-        seen=seen,
+        seen=fault.seen,
         expected=f"{pin.size} bytes, sha256 {pin.sha256}",
-        fix="on the controller: scripts/wheelhouse build DIR LOCK, which fetches only what is missing or wrong",
+        fix=FIX,
     )
 
 
