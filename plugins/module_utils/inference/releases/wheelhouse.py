@@ -95,7 +95,7 @@ def _missing(pins: Sequence[Pin], of: int, directory: Path) -> Finding:
         id="wheelhouse.missing",
         level="critical",
         what=f"the wheelhouse {directory} lacks {len(pins)} of {of} files",
-        seen="without " + ", ".join(names) if directory.is_dir() else "no such folder",
+        seen="no such file: " + ", ".join(names) if directory.is_dir() else "no such folder",
         expected=f"{len(pins)} more files, {sum(pin.size for pin in pins) / 1e6:,.1f} MB",
         fix=FIX,
         where=names,
