@@ -138,14 +138,14 @@ def test_patches(filters: ModuleType):
 
 
 def test_toolkit_files(filters: ModuleType):
-    found = filters.toolkit_files(str(ROOT))
-    assert found["version"].startswith(f"{__version__}-")
-    assert found["path"] == f"/usr/local/lib/inference/{found['version']}"
+    version, entries = filters.toolkit_version(str(ROOT)), filters.toolkit_files(str(ROOT))
+    assert version.startswith(f"{__version__}-")
+    path = f"/usr/local/lib/inference/{version}"
     seen = {"/usr/local/lib"}
-    for entry in found["files"]:
+    for entry in entries:
         assert str(Path(entry["path"]).parent) in seen, entry["path"]
         seen.add(entry["path"])
-    modes = {entry["path"].removeprefix(found["path"] + "/"): entry.get("mode") for entry in found["files"]}
+    modes = {entry["path"].removeprefix(f"{path}/"): entry.get("mode") for entry in entries}
     assert modes["scripts/supervisor"] == "0755"
     assert modes["plugins/module_utils/inference/nccl/__init__.py"] == "0644"
 

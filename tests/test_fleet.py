@@ -24,15 +24,44 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
-STAND_INS = {
-    "service/tasks/main.yml": "- include_tasks: restart.yml\n",
-    "service/tasks/restart.yml": """
+CHANGE = """
 - name: Change it
   shell: |
-    echo "$(date +%s.%N) {{ __service_state | default('changed') }} {{ which }}" >>{{ events }}
-    sleep {{ change_seconds | default(0) }}
-    test {{ fail_at | default('none') }} != {{ which }}
+    test {{{{ refuse_at | default('none') }}}} != {{{{ which }}}} || exit 1
+    echo "$(date +%s.%N) {} {{{{ which }}}}" >>{{{{ events }}}}
+    sleep {{{{ change_seconds | default(0) }}}}
+    test {{{{ fail_at | default('none') }}}} != {{{{ which }}}}
+"""
+
+NOTE = """
+- name: Note it
+  shell: |
+    echo "$(date +%s.%N) {} {{{{ which }}}}" >>{{{{ events }}}}
+    test {{{{ {}_fails_at | default('none') }}}} != {{{{ which }}}}
+"""
+
+STAND_INS = {
+    "service/tasks/main.yml": NOTE.format("planned", "plan"),
+    "service/tasks/instance.yml": """
+- include_role: {name: fleet, tasks_from: drain}
+  vars: {__fleet_draining: "{{ __service_name }}"}
+"""
+    + CHANGE.format("changed"),
+    "service/tasks/restart.yml": CHANGE.format("{{ __service_state }}"),
+    "service/tasks/rollback_plan.yml": """
+- command: echo {{ __service_name }}
+  loop: [one, two]
+  loop_control: {loop_var: __service_name}
+  register: looked
+- set_fact:
+    __service_looked: {results: [{__service_name: one, action: none}, {__service_name: two, action: restart}]}
 """,
+    "service/tasks/rollback_instance.yml": CHANGE.format("restored"),
+    "gateway/tasks/main.yml": "[]\n",
+    "gateway/tasks/drain.yml": NOTE.format("left", "drain"),
+    "gateway/tasks/enter.yml": NOTE.format("entered", "enter"),
+    "tune/tasks/main.yml": NOTE.format("tuned", "tune"),
+    "tune/tasks/verdict.yml": NOTE.format("judged", "verdict"),
     "host/tasks/main.yml": """
 - name: Prepare it
   shell: |
@@ -43,8 +72,23 @@ STAND_INS = {
 - name: Test it
   shell: |
     echo "$(date +%s.%N) {{ smoke_mode | default('auto') }} {{ which }}" >>{{ events }}
+    test {{ smoke_fails_at | default('none') }} != {{ which }}
 """,
 }
+
+GENERATION = """#!/usr/bin/python
+import os
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({"instance": {}, "operation": {}}, supports_check_mode=True)
+with open(os.environ["FLEET_EVENTS"], "a+") as file:
+    file.seek(0)
+    words = [line.split() for line in file]
+touched = [1 for _, what, where in words if what in ("restarted", "changed", "restored", "tuned") and
+           where.split("/")[1] in (module.params["instance"], "-")]
+module.exit_json(changed=False, unit="sglang@%s.service" % module.params["instance"], active="active",
+                 started=float(len(touched)))
+"""
+"""Says of an instance that it runs since it was changed last; good for one host at a time."""
 
 
 @dataclass
@@ -65,7 +109,8 @@ class Fleet:
         plugins = ROOT / "plugins"
         return os.environ | {
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
-            "ANSIBLE_LIBRARY": f"{plugins}/modules", "ANSIBLE_MODULE_UTILS": f"{plugins}/module_utils",
+            "ANSIBLE_LIBRARY": f"{self.folder}/library:{plugins}/modules", "FLEET_EVENTS": f"{self.folder}/events",
+            "ANSIBLE_MODULE_UTILS": f"{plugins}/module_utils",
             "ANSIBLE_FILTER_PLUGINS": f"{plugins}/filter", "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_CALLBACK_PLUGINS": f"{plugins}/callback", "ANSIBLE_RETRY_FILES_ENABLED": "0",
         }  # fmt: skip
@@ -82,7 +127,7 @@ class Fleet:
         return [line.split(" ", 1)[1] for line in lines]
 
     def changed(self) -> list[str]:
-        return [event.split()[1] for event in self.events() if event.split()[0] in ("restarted", "changed")]
+        return [event.split()[1] for event in self.events() if event.split()[0] in ("restarted", "changed", "restored")]
 
     def locks(self) -> list[str]:
         return [host for host in self.hosts if (self.folder / host / "lock.json").exists()]
@@ -96,15 +141,18 @@ def fleet(tmp_path: Path) -> Fleet:
     for role in ("inventory", "topology", "engine", "patches", "model"):
         (tmp_path / "roles" / role / "tasks").mkdir(parents=True)
         (tmp_path / "roles" / role / "tasks/main.yml").write_text("[]\n")
-    for playbook in ("restart.yml", "site.yml"):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/service_generation.py").write_text(GENERATION)
+    for playbook in ("restart.yml", "site.yml", "rollback.yml", "tune.yml"):
         text = (ROOT / playbook).read_text()
         (tmp_path / playbook).write_text(text.replace("become: true", "become: false"))
     hosts = ["a", "b", "c", "d"]
     common = {
         "ansible_connection": "local",
         "ansible_python_interpreter": "{{ ansible_playbook_python }}",
-        "service_instances": [{"name": "one"}, {"name": "two"}],
-        "which": "{{ inventory_hostname }}/{{ (__service_only | default([service_instances[0].name]))[0] }}",
+        # the entries differ from host to host, as they do where each listens on an address of its own
+        "service_instances": [{"name": name, "host": "{{ inventory_hostname }}"} for name in ("one", "two")],
+        "which": "{{ inventory_hostname }}/{{ __fleet_name | default('-') }}",
     }
     own = {host: {"fleet_lock_folder": str(tmp_path / host)} for host in hosts}
     inventory = {"inference": {"hosts": own, "vars": common}}
@@ -223,7 +271,7 @@ def test_site_prepares_all_hosts_before_the_first_is_changed(site: Fleet):
     assert ended.returncode == 0, ended.stdout
     events = site.events()
     assert sorted(events[:4]) == [f"prepared {host}" for host in site.hosts]
-    assert events[4:8] == ["changed a/one", "auto a/one", "changed a/two", "auto a/two"]
+    assert events[4:9] == ["planned a/-", "changed a/one", "auto a/one", "changed a/two", "auto a/two"]
     assert len(site.changed()) == 8
     assert site.locks() == []
 
@@ -251,3 +299,126 @@ def test_one_stage_of_site_locks_and_unlocks_all(site: Fleet):
     without = site.run("--skip-tags", "service,smoke")
     assert without.returncode == 0, without.stdout
     assert (site.changed(), site.locks()) == ([], [])
+    smoke = site.run("--tags", "smoke")
+    assert smoke.returncode == 0, smoke.stdout
+    assert site.changed() == []
+    assert sum(event.startswith("auto ") for event in site.events()) == 8
+
+
+def test_what_is_the_same_for_all_instances_is_done_once_a_host(site: Fleet):
+    assert site.run("-e", "serial=100%").returncode == 0
+    assert sorted(event for event in site.events() if event.startswith("planned")) == [f"planned {h}/-" for h in "abcd"]
+
+
+@pytest.mark.parametrize(("playbook", "word"), [("site.yml", "changed"), ("restart.yml", "restarted")])
+def test_hosts_of_a_batch_go_together_though_their_entries_differ(fleet: Fleet, playbook: str, word: str):
+    fleet.playbook = playbook
+    assert fleet.run("-e", '{"serial": [1, 3]}').returncode == 0
+    batch = [event for event in fleet.events() if event.split()[0] in (word, "auto") and event.split()[1][0] in "bcd"]
+    steps = [(what, name) for name in ("one", "two") for what in (word, "auto")]
+    assert [sorted(batch[n : n + 3]) for n in range(0, 12, 3)] == [
+        [f"{what} {host}/{name}" for host in "bcd"] for what, name in steps
+    ]
+
+
+# --- with a gateway
+
+
+@pytest.fixture
+def pooled(fleet: Fleet) -> Fleet:
+    """Return the fleet with a gateway before it: what leaves its pool and enters it is an event."""
+    file = fleet.folder / "gateway.yml"
+    own = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
+    file.write_text(
+        yaml.safe_dump({"gateway": {"hosts": {"gw": {**own, "fleet_lock_folder": str(fleet.folder / "gw")}}}})
+    )
+    return fleet
+
+
+def run_pooled(fleet: Fleet, playbook: str, *words: str) -> tuple[bool, list[str], str]:
+    """Return whether it succeeded, the events of the hosts a and b, and what was said, on one line."""
+    fleet.playbook = playbook
+    ended = fleet.run("-i", str(fleet.folder / "gateway.yml"), "--limit", "a,b,gw", "-e", "serial=1", *words)
+    assert fleet.locks() == []
+    events = [event for event in fleet.events() if not event.startswith(("planned", "prepared"))]
+    return ended.returncode == 0, events, " ".join(ended.stdout.split())
+
+
+def whole(word: str, host: str, name: str, test: str = "auto") -> list[str]:
+    return [f"{what} {host}/{name}" for what in ("left", word, test, "entered")]
+
+
+@pytest.mark.parametrize(
+    ("playbook", "word", "first"), [("restart.yml", "restarted", "full"), ("site.yml", "changed", "auto")]
+)
+def test_each_instance_leaves_the_pool_and_comes_back_when_it_passed(
+    pooled: Fleet, playbook: str, word: str, first: str
+):
+    succeeded, events, said = run_pooled(pooled, playbook)
+    assert succeeded, said
+    assert events == [
+        *(event for name in ("one", "two") for event in whole(word, "a", name, first)),
+        *(event for name in ("one", "two") for event in whole(word, "b", name)),
+    ]
+
+
+def test_going_back_takes_the_lock_and_leaves_what_does_not_change_in_the_pool(pooled: Fleet):
+    succeeded, events, said = run_pooled(pooled, "rollback.yml")
+    assert succeeded, said
+    of_a = ["restored a/one", "auto a/one", *whole("restored", "a", "two")]
+    assert events == [*of_a, *(event.replace(" a/", " b/") for event in of_a)]
+
+
+@pytest.mark.parametrize("playbook", ["rollback.yml", "tune.yml"])
+def test_going_back_and_tuning_are_refused_while_another_run_holds_a_host(fleet: Fleet, playbook: str):
+    fleet.playbook = playbook
+    lock(fleet, "c")
+    ended = fleet.run()
+    assert ended.returncode != 0
+    assert fleet.events() == []
+    assert fleet.locks() == ["c"]
+    assert "eve on elsewhere" in ended.stdout
+
+
+@pytest.mark.parametrize("failing", ["tune_fails_at", "verdict_fails_at"])
+def test_tuning_ends_at_the_first_host_that_fails_and_unlocks_all(fleet: Fleet, failing: str):
+    fleet.playbook = "tune.yml"
+    ended = fleet.run("-e", f"{failing}=b/-")
+    assert ended.returncode != 0
+    assert fleet.events()[:3] == ["tuned a/-", "judged a/-", "tuned b/-"]
+    assert not [event for event in fleet.events() if event[-3] in "cd"]
+    assert fleet.locks() == []
+
+
+@pytest.mark.parametrize(
+    ("playbook", "failing"),
+    [
+        (playbook, failing)
+        for playbook in ("restart.yml", "site.yml", "rollback.yml")
+        for failing in ("refuse_at", "drain_fails_at")
+    ],
+)
+def test_what_has_not_been_touched_goes_back_into_the_pool(pooled: Fleet, playbook: str, failing: str):
+    succeeded, events, said = run_pooled(pooled, playbook, "-e", f"{failing}=b/two")
+    assert not succeeded
+    assert events[-2:] == ["left b/two", "entered b/two"]
+    assert "two serves as before and is in the pools again." in said
+
+
+@pytest.mark.parametrize("playbook", ["restart.yml", "site.yml", "rollback.yml"])
+@pytest.mark.parametrize("failing", ["fail_at", "smoke_fails_at"])
+def test_what_has_been_touched_stays_out_of_the_pool_and_that_is_said(pooled: Fleet, playbook: str, failing: str):
+    succeeded, events, said = run_pooled(pooled, playbook, "-e", f"{failing}=b/two")
+    assert not succeeded
+    assert "left b/two" in events
+    assert "entered b/two" not in events
+    assert "two is out of every pool until a run has tested it." in said
+
+
+def test_an_instance_that_cannot_be_put_back_is_said_to_be_out(pooled: Fleet):
+    succeeded, events, said = run_pooled(pooled, "restart.yml", "-e", "refuse_at=b/two", "-e", "enter_fails_at=b/two")
+    assert not succeeded
+    assert events[-2:] == ["left b/two", "entered b/two"]
+    assert "Putting two back into the pools failed" in said
+    assert "two is out of every pool until a run has tested it." in said
+    assert "went out of reach" not in said

@@ -55,13 +55,20 @@ def run(tmp_path: Path) -> Any:
     block["block"] = [stand_in(task, log) for task in block["block"]]
     (tmp_path / "reboot.yml").write_text(yaml.safe_dump([block], sort_keys=False))
     (tmp_path / "reboot_due.yml").write_text((TASKS / "reboot_due.yml").read_text())
+    for name, said in (("drain", "leaves {{ __fleet_draining }}"), ("prove", "proves {{ __fleet_name }}")):
+        file = tmp_path / f"roles/fleet/tasks/{name}.yml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"- ansible.builtin.command: {log} {{{{ inventory_hostname }}}} {said}\n")
+    (tmp_path / "pool.yml").write_text("gateway: {hosts: {c: {}}}\n")
     (tmp_path / "play.yml").write_text(PLAY.replace("LOG", str(log)))
 
-    def call(reboot: str, breaks: str = "-", stays: str = "-") -> tuple[int, list[str], str]:
+    def call(reboot: str, breaks: str = "-", stays: str = "-", serves: str = "") -> tuple[int, list[str], str]:
         out.write_text("")
-        given = f'{{"host_reboot": {reboot}, "breaks": "{breaks}", "stays": "{stays}"}}'
+        named = f'"service_instances": [{{"name": "{serves}"}}]'
+        given = f'{{"host_reboot": {reboot}, "breaks": "{breaks}", "stays": "{stays}", {named}}}'
+        inventory = ["-i", "a,b,c,", *(["-i", tmp_path / "pool.yml"] if serves else [])]
         done = subprocess.run(
-            [ROOT / ".venv/bin/ansible-playbook", "-i", "a,b,c,", "-e", given, "-e",
+            [ROOT / ".venv/bin/ansible-playbook", *inventory, "-e", given, "-e",
              f"ansible_python_interpreter={sys.executable}", tmp_path / "play.yml"],
             capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
             env={**os.environ, "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"},
@@ -102,3 +109,13 @@ def test_without_a_word_it_stops_with_the_instruction_and_with_false_it_goes_on(
     _, lines, said = run("false")
     assert sorted(lines) == ["a goes on", "b goes on", "c goes on"]
     assert "A reboot is due" in said
+
+
+@pytest.mark.slow
+def test_behind_a_gateway_what_it_knows_leaves_the_pool_first_and_comes_back_tested(run: Any):
+    code, lines, said = run("true", serves="x")
+    assert code == 0, said
+    assert lines[:12] == [f"{h} {what}" for h in "ab" for what in ("leaves x", *(t[2:] for t in turn("a")), "proves x")]
+    code, lines, _ = run("true", serves="another")
+    assert code == 0
+    assert lines[:8] == turn("a") + turn("b")

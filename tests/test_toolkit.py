@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,45 @@ def test_nothing_is_removed_while_nothing_is_known_to_be_in_use(tmp_path: Path):
 
 def test_a_version_is_named_so_that_pruning_knows_it(content: dict[str, str]):
     assert toolkit.VERSION.fullmatch(toolkit.version(content))
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Return the folder of a version that was installed, with what Python compiled there since."""
+    content = {"plugins/a/__init__.py": "1\n", "plugins/a/b.py": "2\n", "scripts/run": "3\n"}
+    folder = tmp_path / toolkit.version(content)
+    for name, text in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else toolkit.mode(str(path.relative_to(folder))))
+    (folder / "plugins/a/__pycache__").mkdir()
+    (folder / "plugins/a/__pycache__/b.cpython-313.pyc").write_bytes(b"\xff")
+    return folder
+
+
+def test_an_installed_version_is_intact(installed: Path):
+    assert toolkit.intact(installed.name, installed.parent, os.getuid())
+    assert not toolkit.intact(installed.name, installed.parent, os.getuid() + 1)
+    assert not toolkit.intact("0.1.0-0123abcd", installed.parent, os.getuid())
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "content": lambda folder: (folder / "plugins/a/b.py").write_text("4\n"),
+    "no text": lambda folder: (folder / "plugins/a/b.py").write_bytes(b"\xff"),
+    "missing": lambda folder: (folder / "plugins/a/b.py").unlink(),
+    "another": lambda folder: (folder / "plugins/a/c.py").write_text(""),
+    "mode": lambda folder: (folder / "plugins/a/b.py").chmod(0o666),
+    "mode of a program": lambda folder: (folder / "scripts/run").chmod(0o644),
+    "mode of a folder": lambda folder: (folder / "plugins").chmod(0o777),
+    "a link": lambda folder: (
+        (folder / "plugins/a/b.py").rename(folder.parent / "b.py")
+        and (folder / "plugins/a/b.py").symlink_to(folder.parent / "b.py")
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_version_that_was_altered_is_not_intact(installed: Path, damage: Callable[[Path], object]):
+    damage(installed)
+    assert not toolkit.intact(installed.name, installed.parent, os.getuid())

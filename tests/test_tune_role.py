@@ -67,7 +67,7 @@ from ansible.module_utils.basic import AnsibleModule
 module = AnsibleModule(argument_spec={"instance": {}, "operation": {}}, supports_check_mode=True)
 name = module.params["instance"]
 unit = "" if name == "absent" else f"sglang@{name}.service"
-module.exit_json(changed=False, unit=unit, toolkit_path="%s", release="r", active="active", action="none")
+module.exit_json(changed=False, unit=unit, toolkit_path="%s", release="r", active="active", started=1.0, action="none")
 """
 
 CONTROL = """#!/usr/bin/python
@@ -105,7 +105,9 @@ class Site:
         self.role("service", "restart", note("start {{ __service_state }}"))
         self.role("engine", "main", note("engine"))
         self.role("smoke", "main", note("smoke"))
-        (folder / "roles" / "tune").symlink_to(ROOT / "roles" / "tune")
+        for name in ("tune", "fleet"):
+            (folder / "roles" / name).symlink_to(ROOT / "roles" / name)
+        self.inventories = ["-i", "localhost,"]
         (folder / "apps").write_text("")
         (folder / "environment").write_text("CUDA_VISIBLE_DEVICES=0,1\n")
         (folder / "config.json").write_text(json.dumps({"hidden_size": 64, "num_hidden_layers": 2}))
@@ -145,7 +147,7 @@ class Site:
             "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins" / "filter"),
         }
         return subprocess.run(
-            [ANSIBLE, "-i", "localhost,", "-e", f"@{self.folder / 'given.json'}", book],
+            [ANSIBLE, *self.inventories, "-e", f"@{self.folder / 'given.json'}", book],
             cwd=self.folder,
             env=environment,
             capture_output=True,
@@ -195,6 +197,18 @@ def test_it_promises_stops_measures_starts_and_tests_in_this_order(site):
     assert site.report()["decision"]["chosen"] == "balanced"
     assert site.report()["gpus"] == [0, 1]
     assert json.loads(site.document.read_text())["environment"]["NCCL_ALGO"] == "Ring"
+
+
+def test_instances_leave_the_pool_before_they_stop_and_come_back_when_they_passed(site):
+    for file, word in (("drain", "left"), ("enter", "entered")):
+        site.role("gateway", file, note(word + " {{ gateway_instance.name }}"))
+    (site.folder / "gateway.yml").write_text("gateway: {hosts: {localhost: {}}}\n")
+    site.inventories += ["-i", str(site.folder / "gateway.yml")]
+    done = site.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.log[0] == "left demo"
+    assert site.log[4] == "stopped sglang@demo.service"
+    assert site.log[-2:] == ["smoke", "entered demo"]
 
 
 def test_an_instance_that_runs_by_the_document_is_rendered_from_it(site):

@@ -136,18 +136,27 @@ def patches_id(entries: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> s
         raise AnsibleFilterError(str(error)) from error
 
 
-def toolkit_files(project: str) -> dict[str, Any]:
-    """Return the toolkit's version, its folder on a host, and the entries for managed_files."""
+@functools.cache
+def _toolkit(project: str) -> tuple[str, Mapping[str, str]]:
     content = toolkit.files(Path(project))
-    version = toolkit.version(content)
+    return toolkit.version(content), content
+
+
+def toolkit_version(project: str) -> str:
+    """Return the toolkit's version, which is the name of its folder on a host."""
+    return _toolkit(project)[0]
+
+
+def toolkit_files(project: str) -> list[dict[str, Any]]:
+    """Return the toolkit's files and folders on a host as entries for managed_files."""
+    version, content = _toolkit(project)
     root = f"{toolkit.ROOT}/{version}"
     folders = {root} | {f"{root}/{parent}" for path in content for parent in Path(path).parents if str(parent) != "."}
     entries: list[dict[str, Any]] = [{"path": toolkit.ROOT, "state": "directory"}]
     entries += [{"path": folder, "state": "directory"} for folder in sorted(folders)]
     for path, text in content.items():
-        mode = "0755" if path.startswith("scripts/") else "0644"
-        entries.append({"path": f"{root}/{path}", "state": "file", "content": text, "mode": mode})
-    return {"version": version, "path": root, "files": entries}
+        entries.append({"path": f"{root}/{path}", "content": text, "mode": f"{toolkit.mode(path):04o}"})
+    return entries
 
 
 def host_program_files(project: str) -> list[dict[str, Any]]:
@@ -237,5 +246,6 @@ class FilterModule:
             "systemd_command": systemd_command,
             "systemd_environment": systemd_environment,
             "toolkit_files": toolkit_files,
+            "toolkit_version": toolkit_version,
             "with_presets": with_presets,
         }

@@ -53,7 +53,15 @@ from ansible.module_utils.inference import gateway
 
 
 def pool(module: AnsibleModule) -> dict[str, Any]:
-    """Bring file and router to the wanted pool."""
+    """Bring file and router to the wanted pool; in check mode only say what would change."""
+    if module.check_mode:
+        return change(module)
+    with gateway.changing(Path(module.params["file"])):
+        return change(module)
+
+
+def change(module: AnsibleModule) -> dict[str, Any]:
+    """Compare, and change what differs."""
     given, file = module.params, Path(module.params["file"])
     before = gateway.read_pool(file)
     present = [{key: value for key, value in entry.items() if value} for entry in given["present"]]

@@ -64,6 +64,7 @@ unit: {description: Name of the unit., returned: success, type: str}
 release: {description: Id of the release that the generation runs., returned: success, type: str}
 toolkit_path: {description: Folder of the toolkit that the generation uses., returned: success, type: str}
 active: {description: The unit's ActiveState., returned: success, type: str}
+started: {description: When its main process was started (seconds since 1970)., returned: success, type: float}
 status: {description: What the service says of itself (STATUS=)., returned: success, type: str}
 """
 
@@ -230,7 +231,8 @@ def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
     running = generations.running(store.instance)
     known = {"running": running, "last_known_good": store.last_known_good()}
     if not result["unit"]:
-        return {**known, "action": "start", "active": "", "status": "", "stale_credentials": [], "local": []}
+        nothing = {"active": "", "started": 0.0, "status": "", "stale_credentials": [], "local": []}
+        return {**known, "action": "start", **nothing}
     unit = systemd.unit_state(result["unit"])
     generation = store.load(result["generation"]) if result["generation"] in store.kept() else None
     stale = generations.stale_credentials(generation, unit.started) if generation else []
@@ -239,6 +241,7 @@ def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
         **known,
         "action": action(unit, running, result["generation"], stale),
         "active": unit.active,
+        "started": unit.started,
         "status": unit.status,
         "stale_credentials": stale,
         "local": [path for path in unit.drop_ins if generation and path not in own],

@@ -26,6 +26,7 @@ options:
   nccl_profile: {description: NCCL profile of instances that name none., type: str, default: latency}
   nccl_measured: {description: File on the host with what the profile V(measured) reads., type: str, default: ""}
   prune: {description: Whether instances that are not wanted any more will be removed., type: bool, default: false}
+  toolkit: {description: Version of the toolkit that is wanted on the host., type: str, default: ""}
 author: The inference toolkit's authors
 """
 
@@ -51,11 +52,12 @@ removed: {description: "Instances that are not wanted: name, unit, active, enabl
 architecture: {description: "Architecture of the GPUs, such as sm120.", returned: success, type: str}
 cuda_home: {description: "Folder of the CUDA toolkit to compile with, or empty.", returned: success, type: str}
 cuda_version: {description: "Its version, such as 13.0.", returned: success, type: str}
+toolkit_intact: {description: Whether O(toolkit) lies on the host as it was installed., returned: success, type: bool}
 findings: {description: What was found., returned: always, type: list, elements: dict}
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import generations, host_plan, systemd
+from ansible.module_utils.inference import generations, host_plan, systemd, toolkit
 from ansible.module_utils.inference.findings import Report
 
 
@@ -70,6 +72,7 @@ def main() -> None:
             "nccl_profile": {"type": "str", "default": "latency"},
             "nccl_measured": {"type": "str", "default": ""},
             "prune": {"type": "bool", "default": False},
+            "toolkit": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -93,6 +96,7 @@ def main() -> None:
         "architecture": "cpu" if request.variant == "cpu" else host.architecture,
         "cuda_home": cuda.home if cuda else "",
         "cuda_version": cuda.version if cuda else "",
+        "toolkit_intact": bool(given["toolkit"]) and toolkit.intact(given["toolkit"]),
     }
     if not report.ok:
         module.fail_json(msg=f"the instances cannot run as they are; nothing was changed\n{report.as_text()}", **result)

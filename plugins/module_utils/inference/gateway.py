@@ -9,17 +9,18 @@ engine is removed).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .atomic import write_atomically
+from .atomic import alone, write_atomically
 
 TIMEOUT_S = 10
 """For one answer of the router or of an engine."""
@@ -119,6 +120,14 @@ def address(instance: Mapping[str, Any], host: str, *, same_host: bool) -> str:
         )
     name = host if listens in ANYWHERE else listens
     return f"{UP}://{'[' + name + ']' if ':' in name else name}:{instance['port']}"
+
+
+@contextlib.contextmanager
+def changing(file: Path) -> Iterator[None]:
+    """Let one at a time change the pool and the router: the hosts of a batch take engines out at the same moment."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with alone(file.parent):
+        yield
 
 
 def read_pool(file: Path) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,6 @@ that is gone may have left a host half changed, which somebody should look at be
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import hashlib
 import json
@@ -17,12 +16,11 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .atomic import write_atomically
+from .atomic import alone, write_atomically
 from .findings import Finding
 
 FILE = "lock.json"
@@ -147,7 +145,7 @@ def _run(boot: str, pid: int, start: str) -> str:
 def acquire(root: Path, wanted: Holder, takeover: str = "") -> Outcome:
     """Lock the host for a run. ``takeover`` is the run whose lock may be taken from it; another one's is refused."""
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _alone(root):
+    with alone(root):
         found = look(root)
         if found is not None and found.run == wanted.run:
             return Outcome("ours", found)
@@ -163,7 +161,7 @@ def release(root: Path, run: str) -> Holder | None:
     """Give the host's lock back. Return who held it; what another run holds is left alone."""
     if not root.is_dir():
         return None
-    with _alone(root):
+    with alone(root):
         found = look(root)
         if found is not None and found.run == run:
             (root / FILE).unlink()
@@ -183,16 +181,6 @@ def look(root: Path) -> Holder | None:
         return Holder.from_dict(given)
     except HostLockError as error:
         raise HostLockError(f"{file}: {error}; see who works on this host, then remove it") from error
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def is_gone(found: Holder, asking: Holder, alive: set[str]) -> bool:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
+import stat
 from collections.abc import Collection
 from pathlib import Path
 
@@ -39,6 +41,33 @@ def version(content: dict[str, str]) -> str:
     for path in sorted(content):
         digest.update(f"{path}\0{len(content[path])}\0{content[path]}".encode())
     return f"{__version__}-{digest.hexdigest()[:8]}"
+
+
+def mode(path: str) -> int:
+    """Return the mode of a file or folder, by its path below the version's folder."""
+    return 0o644 if path.endswith(".py") else 0o755
+
+
+def intact(name: str, root: Path = Path(ROOT), owner: int = 0) -> bool:
+    """Say whether the version ``name`` lies on this host as it was installed: these files and no others, of this mode.
+
+    The name is made from the content, so nothing has to be sent here to be compared with. What Python compiled does
+    not count. ``owner``: user and group that everything belongs to.
+    """
+    folder = root / name
+    paths = [folder, *(path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)]
+    try:
+        if any(not _as_installed(path, str(path.relative_to(folder)), owner) for path in paths):
+            return False
+        return version({str(p.relative_to(folder)): p.read_text() for p in paths if p.is_file()}) == name
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _as_installed(path: Path, name: str, owner: int) -> bool:
+    found = os.lstat(path)
+    wanted = mode(name) | (stat.S_IFDIR if stat.S_ISDIR(found.st_mode) else stat.S_IFREG)
+    return (found.st_mode, found.st_uid, found.st_gid) == (wanted, owner, owner)
 
 
 def prune(used: Collection[str], root: Path = Path(ROOT)) -> list[str]:
