@@ -24,6 +24,9 @@ _ENTITY = re.compile(r"&(?:#\d{1,4}|#x[0-9a-fA-F]{1,4}|nbsp|lt|gt|quot|amp|apos)
 _ESCAPES = re.compile(r"(?:\x1b|\^\[|\\x1b|\\u001b|\\033|\\e)\[[0-9;?]*[A-Za-z]")
 """Terminal escapes, also those that were made visible."""
 
+_PLACES = {row.id: place for place, row in enumerate(signatures.SIGNATURES)}
+_FENCE = re.compile(r"^\s*(?:```|~~~)\w*\s*$")
+
 NARROWEST = 60
 """Characters from which on a line may be one that was cut at the edge of a terminal."""
 WIDEST = 250
@@ -42,14 +45,15 @@ def lines_of(text: str) -> list[str]:
     text = text.translate(_CHARACTERS)
     if _ENTITY.search(text):
         text = html.unescape(text).replace("\u00a0", " ")
-    return [clean(line) for line in _ESCAPES.sub("", text).splitlines()]
+    lines = [clean(line) for line in _ESCAPES.sub("", text).splitlines()]
+    return ["" if _FENCE.match(line) else line for line in lines]
 
 
 def rejoined(lines: Sequence[str]) -> list[str]:
     """Return ``lines`` with those put together that only together hold a known line; their number stays.
 
-    A terminal cuts at its edge: the piece is as wide as the widest, or as others. Nothing is joined unless a known
-    line lies across the cut.
+    A terminal cuts at its edge: the piece is as wide as the widest, or as others. Nothing is joined unless that makes
+    a line known, or better known: as a row further up in the table, or as a cause where the pieces are mere echoes.
     """
     widths = Counter(len(line) for line in lines)
     widest = max((width for width in widths if width <= WIDEST), default=0)
@@ -57,7 +61,7 @@ def rejoined(lines: Sequence[str]) -> list[str]:
     for number, line in enumerate(lines):
         full = len(line) == widest or widths[len(line)] > 1
         cut_between_words = 0 < widest - len(line) <= _BLANK_CUT
-        if not (NARROWEST <= len(line) <= WIDEST and (full or cut_between_words)) or signatures.scan([line]):
+        if not (NARROWEST <= len(line) <= WIDEST and (full or cut_between_words)):
             continue
         for joint in ("",) * full + (" ",) * cut_between_words:
             if pieces := _across(lines, number, joint):
@@ -67,14 +71,24 @@ def rejoined(lines: Sequence[str]) -> list[str]:
 
 
 def _across(lines: Sequence[str], number: int, joint: str) -> Sequence[str]:
-    """Return the fewest pieces from ``number`` on that hold a known line together and not apart, or none."""
+    """Return the fewest pieces from ``number`` on that are better known together than apart, or none."""
+    first = _rank(lines[number])
     for end in range(number + 1, min(number + _MOST_PIECES, len(lines))):
         if _BEGINS.match(lines[end]):
             return ()
-        if signatures.scan([joint.join(lines[number : end + 1])]):
-            alone = signatures.scan([joint.join(lines[number + 1 : end + 1])])
-            return () if alone else lines[number : end + 1]
+        rest = _rank(joint.join(lines[number + 1 : end + 1]))
+        if _rank(joint.join(lines[number : end + 1])) < min(first, rest):
+            return lines[number : end + 1]
     return ()
+
+
+def _rank(line: str) -> int:
+    """Return the place of the row that knows ``line``: echoes behind all causes, what is not known last."""
+    known = signatures.scan([line])
+    if not known:
+        return 2 * len(_PLACES)
+    row = known[0].signature
+    return _PLACES[row.id] + len(_PLACES) * (row.role == "consequence")
 
 
 _TRACEBACK = "Traceback (most recent call last)"
