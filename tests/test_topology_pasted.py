@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,29 @@ def test_clean_keeps_a_kernel_logs_times() -> None:
 def test_too_many_pieces_are_not_put_together() -> None:
     assert list(rejoinings(["a", "b"])) == ["ab", "a b"]
     assert list(rejoinings(["x"] * 7)) == []
+
+
+def listed(text, item):
+    return "stdout_lines:\n" + "\n".join(item(line) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        lambda line: f"    {json.dumps(line)},",
+        lambda line: "- " + json.dumps(line),
+        lambda line: "  - '" + line.replace("'", "''") + "'",
+    ],
+)
+def test_a_list_of_strings_as_ansible_prints_it(item):
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nGPU1\tPIX\t X \t0-15\n"
+    assert clean(listed(text, item)).text == text.rstrip("\n")
+
+
+def test_a_few_quoted_lines_are_no_list():
+    text = 'one\ntwo\n"three"'
+    assert clean(text).text == text
+
+
+def test_line_numbers_behind_which_stand_blanks():
+    assert clean("     1  \tGPU0\n     2  GPU0\t X").text == "\tGPU0\nGPU0\t X"

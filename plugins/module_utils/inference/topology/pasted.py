@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import html
 import itertools
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _ESCAPES = re.compile(
 )
 _BLANKS = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u200b": "", "\ufeff": "", "\x00": ""})
 _FENCE = re.compile(r"^\s*(?:(?:```|~~~)\S*|</?(?:pre|code|details|summary|div|p|br)\b[^>]*>)\s*$", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#9|#x9|nbsp|lt|gt|quot);")
+_ENTITY = re.compile(r"&(?:#\d{1,4}|#x[0-9a-fA-F]{1,4}|nbsp|lt|gt|quot|amp|apos);")
 _BORDERS = re.compile(r"[│┃║]")
 _PROMPT_ONLY = re.compile(
     r"^(?:\([^)]*\)\s*)?\[?[\w.-]+@[\w.-]+(?:[:\s][^\s\]]*)?\]?\s*[$#%>\u276f]\s*$|^[$#%\u276f]\s*$"
@@ -45,7 +46,7 @@ _VARYING: tuple[re.Pattern[str], ...] = (
         r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\]?(?::[\w.]+)?:?"  # logging
         r"(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: ?\[[^\]]*\])?:? ?"
     ),
-    re.compile(r" {0,6}\d+\t"),  # cat -n
+    re.compile(r" {0,6}\d+\t| {1,6}\d+(?: {2}|$)"),  # cat -n, nl
 )
 _CONSTANT: tuple[re.Pattern[str], ...] = (
     re.compile(r"\s{0,3}(?:#|//|;|\*) ?(?=\s|\w|$)"),  # commented out
@@ -54,6 +55,8 @@ _CONSTANT: tuple[re.Pattern[str], ...] = (
 """What may stand before every line (the constant ones: the same before each). Each takes at most one blank after
 itself: the rest is the line's own."""
 
+_ITEM = re.compile(r"\s*(?:- )?(?P<quoted>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.|'')*'),?\s*")
+"""A line of a list of strings, as Ansible prints ``stdout_lines`` in JSON and YAML."""
 _PIPED = re.compile(r"^\s*\|(.*)\|\s*$")
 _LONG_GAP = re.compile(r" {60,}")
 _MOST_PIECES = 6
@@ -80,6 +83,7 @@ def clean(text: str) -> Pasted:
         text = html.unescape(text)
     text = _ESCAPES.sub("", _unescaped(text).translate(_BLANKS)).lstrip("\ufffd")
     lines = [line.rstrip(" ") for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    lines = _without_quotes(lines)
     lines = _without_prefixes([_BORDERS.sub(" ", line) for line in lines if not _FENCE.match(line)])
     kept: list[str] = []
     commands: list[str] = []
@@ -103,6 +107,22 @@ def _unescaped(text: str) -> str:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             pass  # it only looked like one
     return bare.strip("'\"").replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _without_quotes(lines: list[str]) -> list[str]:
+    """Return the strings where (nearly) every line is one of a list; their tabs are real then."""
+    filled = [line for line in lines if line.strip(" []{},")]
+    quoted = [found for line in filled if (found := _ITEM.fullmatch(line))]
+    if 2 * len(quoted) <= len(filled):
+        return lines
+    return [_string(found["quoted"]) for found in quoted]
+
+
+def _string(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted)) if quoted[0] == '"' else quoted[1:-1].replace("''", "'")
+    except ValueError:  # an escape that JSON does not know
+        return quoted[1:-1].replace("\\t", "\t")
 
 
 def _without_prefixes(lines: list[str]) -> list[str]:
