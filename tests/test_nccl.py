@@ -16,6 +16,7 @@ from inference.nccl.variables import (
     WORDS,
     VersionError,
     parse_version,
+    same_release,
     version_text,
 )
 
@@ -162,6 +163,15 @@ def test_versions_are_read_in_their_usual_forms(text, version):
 def test_a_minor_release_alone_means_its_last_patch():
     assert parse_version("2.28") > parse_version("2.28.9")
     assert version_text(parse_version("2.28")) == "2.28"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("2.28.9", "2.28.9+cuda13.0", True), ("22809", "v2.28.9-1", True), ("2.28.9", "2.28.7", False), ("x", "x", True),
+     ("x", "2.28.9", False)],
+)  # fmt: skip
+def test_a_release_is_the_same_however_it_is_written(one: str, other: str, same: bool):
+    assert same_release(one, other) is same
 
 
 @pytest.mark.parametrize("text", ["", "latest", "2", "2.x", "cuda13", "2.28.9 or so", "2.28.9;rm", "-1.2.3"])

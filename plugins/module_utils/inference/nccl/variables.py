@@ -46,6 +46,14 @@ def parse_version(text: str) -> Version:
     raise VersionError(f"{text!r} is no NCCL release; expected one such as 2.28.9 or 2.28.9+cuda13")
 
 
+def same_release(one: str, other: str) -> bool:
+    """Say whether two texts name the same release; texts that name none have to be equal."""
+    try:
+        return parse_version(one) == parse_version(other)
+    except VersionError:
+        return one == other
+
+
 def version_text(version: Version) -> str:
     """Return a release as NCCL writes it, such as ``2.28.9``, or ``2.17`` for a minor release as a whole."""
     major, minor, patch = version

@@ -11,7 +11,7 @@ from typing import Any
 from ..engine_args import is_secret
 from ..findings import Finding, Level, NotChecked
 from ..nccl import log as nccl_log
-from ..nccl.variables import VersionError, parse_version
+from ..nccl.variables import same_release
 from ..redact import redact
 from .journal import FEATURES, Journal, asked_for, log_level_hides
 from .meant import Meant, Option
@@ -422,18 +422,11 @@ def _library(case: Case) -> Iterator[Finding | NotChecked]:
         )  # fmt: skip
     said = case.journal.told.get("nccl_version", []) if case.journal else []
     for seen, source in ((case.nccl.version, case.nccl.source), *((version, "the engine's log") for version in said)):
-        if seen and locked and not _same_release(seen, locked):
+        if seen and locked and not same_release(seen, locked):
             yield _found(
                 "proof-nccl-version", "another NCCL runs than the release's lock names",
                 seen=f"{seen} ({source})", expected=locked, fix="See which library is loaded.",
             )  # fmt: skip
-
-
-def _same_release(one: str, other: str) -> bool:
-    try:
-        return parse_version(one) == parse_version(other)
-    except VersionError:
-        return one == other
 
 
 _DECISIVE_IN_LOG = frozenset({"nccl-transport", "nccl-protocol", "nccl-version-differs"})

@@ -14,7 +14,7 @@ from typing import Any
 from ..findings import Finding, Report
 from ..nccl.lint import lint_environment
 from ..nccl.profiles import Measured, NcclError
-from ..nccl.variables import VersionError, parse_version
+from ..nccl.variables import VersionError, same_release
 from ..topology.fingerprint import changes
 from .candidates import base_of
 from .decision import Decision, Result
@@ -153,7 +153,7 @@ def expired(profile: Mapping[str, Any], now: Host) -> Report:
     if not isinstance(receipt, Mapping):
         report.extend([_finding("receipt", "the profile has no receipt", "none", "one written by tune")])
         return report
-    for part, same in (("fingerprint", _equal), ("driver", _equal), ("nccl_version", _same_release)):
+    for part, same in (("fingerprint", _equal), ("driver", _equal), ("nccl_version", same_release)):
         before, current = receipt.get(part), getattr(now, part)
         name = part.removesuffix("_version")
         if not before or not current:
@@ -166,13 +166,6 @@ def expired(profile: Mapping[str, Any], now: Host) -> Report:
 
 def _equal(one: str, other: str) -> bool:
     return one == other
-
-
-def _same_release(one: str, other: str) -> bool:
-    try:
-        return parse_version(one) == parse_version(other)
-    except VersionError:
-        return one == other
 
 
 def _changes(receipt: Mapping[str, Any], now: Host) -> str:
