@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 
 from inference import environment_text, systemd
 from inference.nccl import environment
@@ -40,27 +41,43 @@ def filters() -> Any:
     return made.FilterModule().filters()
 
 
-def render(**more: Any) -> dict[str, str]:
-    """Return unit and drop-ins by path below /etc/systemd/system."""
-    settings: dict[str, Any] = {
-        "engine_release": {"engine": "sglang"}, "service_user": "root", "service_start_limit_burst": 3,
-        "service_start_timeout": 3600, "service_restart_delay": 5, "__service_longest_delay": 60,
-        "service_start_grace": 600, "service_drain": 60, "service_watchdog": 90, "__service_shm_size": "16G",
-        "service_numa_policy": "preferred", "__service_note": "A note.", "__service_engine_title": "SGLang",
-        "__service_release_id": "r", "__service_toolkit_path": "/usr/local/lib/inference/v", "__service_keyed": True,
-        "__service_command": ["/bin/true", "--config", "@credentials@/engine.yaml", "--x", "$y"],
-        "__service_environment": {"A": "b c"}, "__service_loopback": True,
-        "__service_place": {**ON_ONE_NODE, "nccl": {"profile": "latency", "environment": environment("latency")}},
-    }  # fmt: skip
-    place = {**settings["__service_place"], **more.pop("place", {})}
+SETTINGS: dict[str, Any] = {
+    "engine_release": {"engine": "sglang"}, "service_user": "root", "service_start_limit_burst": 3,
+    "service_start_timeout": 3600, "service_restart_delay": 5, "__service_longest_delay": 60,
+    "service_start_grace": 600, "service_drain": 60, "service_watchdog": 90, "__service_shm_size": "16G",
+    "service_numa_policy": "preferred", "__service_note": "A note.", "__service_engine_title": "SGLang",
+    "__service_release_id": "r", "__service_toolkit_path": "/usr/local/lib/inference/v", "__service_keyed": True,
+    "__service_command": ["/bin/true", "--config", "@credentials@/engine.yaml", "--x", "$y"],
+    "__service_environment": {"A": "b c"}, "__service_loopback": True,
+    "__service_place": {**ON_ONE_NODE, "nccl": {"profile": "latency", "environment": environment("latency")}},
+}  # fmt: skip
+
+
+def templates() -> jinja2.Environment:
+    """Return what renders the templates as the roles do."""
     jinja = jinja2.Environment(  # noqa: S701 - units, not HTML
         loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True,
         keep_trailing_newline=True,
     )  # fmt: skip
     jinja.filters |= filters()
+    return jinja
+
+
+def render(**more: Any) -> dict[str, str]:
+    """Return unit and drop-ins by path below /etc/systemd/system."""
+    place = {**SETTINGS["__service_place"], **more.pop("place", {})}
     names = {UNIT: "engine.service.j2"} | {f"{UNIT}.d/{n}.conf": f"engine.service.d/{n}.conf.j2" for n in DROP_INS}
-    values = {**settings, **more, "__service_place": place}
-    return {path: jinja.get_template(name).render(values) for path, name in names.items()}
+    given = {**SETTINGS, **more, "__service_place": place}
+    return {path: templates().get_template(name).render(given) for path, name in names.items()}
+
+
+def every_unit() -> dict[str, str]:
+    """Return whatever any template makes for systemd's [Service], by the template's name."""
+    gateway = [yaml.safe_load((ROOT / f"roles/gateway/{part}/main.yml").read_text()) for part in ("defaults", "vars")]
+    given = {**SETTINGS, **gateway[0], **gateway[1], "__gateway_release": {"python": "/opt/x/venv/bin/python"}}
+    given |= {"__host_at_boot": {"unit": "acs", "variable": "host_acs", "value": "off"}}
+    names = [str(path.relative_to(TEMPLATES)) for path in TEMPLATES.rglob("*.j2") if "[Service]" in path.read_text()]
+    return {name: templates().get_template(name).render(given) for name in names}
 
 
 def directives(text: str) -> list[tuple[str, str]]:
@@ -175,6 +192,26 @@ def test_a_key_is_a_credential_and_the_engine_gets_its_path():
     assert "--config ${CREDENTIALS_DIRECTORY}/engine.yaml" in command
     assert '"$$y"' in command
     assert values(render(__service_keyed=False), "LoadCredential") == []
+
+
+def pythons(text: str) -> list[bool]:
+    """Say for each line that runs the host's Python whether it leaves environment, folder and user's packages aside."""
+    lines = [value.split() for name, value in directives(text) if name.startswith("Exec")]
+    return [words[1] == "-I" for words in lines if words[0].lstrip("-+!@:").startswith("/usr/bin/python3")]
+
+
+def test_the_hosts_python_takes_nothing_from_its_surroundings():
+    found = {name: pythons(text) for name, text in every_unit().items()}
+    assert {name: isolated for name, isolated in found.items() if isolated} == {
+        "engine.service.d/10-command.conf.j2": [True],
+        "gateway/router.service.j2": [True],
+        "host/at-boot.service.j2": [True, True],
+    }
+
+
+@pytest.mark.parametrize("name", ["engine.service.d/10-command.conf.j2", "host/at-boot.service.j2"])
+def test_a_python_that_is_not_isolated_is_found(name: str):
+    assert pythons(every_unit()[name].replace("-I ", "", 1))[0] is False
 
 
 def test_the_interval_holds_one_start_more_than_the_burst():
