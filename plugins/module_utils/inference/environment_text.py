@@ -76,7 +76,20 @@ _UNIT_LINE = re.compile(
 )
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}(?:/\d+)?|::1(?:/128)?")
 _PROGRAMS = frozenset(
-    {"exec", "python", "python3", "torchrun", "vllm", "sglang", "numactl", "docker", "podman", "nohup"}
+    {
+        "exec",
+        "python",
+        "python3",
+        "torchrun",
+        "vllm",
+        "sglang",
+        "numactl",
+        "docker",
+        "podman",
+        "nohup",
+        "mpirun",
+        "mpiexec",
+    }
 )
 _SHELL_WORDS = frozenset({"if", "then", "else", "fi", "do", "done", "{", "}"})
 _SPECIFIERS = frozenset("aAbBCdDEfFgGhHiIjJlLmMnNopPqsStTuUvVwWyY")
@@ -231,6 +244,10 @@ class _UnitReader:
                 match = _ASSIGNMENT.fullmatch(word)
                 if match:
                     self.result.assignments.append(Assignment(match[1], match[2], number))
+        if (script := _script(words)) is not None:
+            inner = _ShellReader().read(script)
+            self.result.command = inner.command or words
+            _merge(self.result, inner, number)
 
     def _problem(self, kind: ProblemKind, number: int, seen: str, what: str) -> None:
         self.result.problems.append(Problem(kind, number, seen.strip(), what))
@@ -441,10 +458,18 @@ def _statements(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _container_settings(words: Sequence[str]) -> list[str]:
-    """Return the settings in ``-e NAME=VALUE`` and ``--env=NAME=VALUE`` options of a container's command line."""
-    settings = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("-e", "--env")]
+    """Return the settings in the options of a container (``-e``, ``--env``, ``--env=``) and of mpirun (``-x``)."""
+    settings = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("-e", "--env", "-x")]
     settings += [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
     return [setting for setting in settings if _ASSIGNMENT.fullmatch(setting)]
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Return what ``sh -c`` runs, None where the command is no shell's."""
+    if not words or words[0].rsplit("/", 1)[-1] not in ("sh", "bash", "dash", "zsh"):
+        return None
+    option = next((i for i, word in enumerate(words) if re.fullmatch(r"-[a-z]*c[a-z]*", word)), len(words))
+    return next(iter(words[option + 1 : option + 2]), None)
 
 
 def _is_command(words: Sequence[str]) -> bool:
