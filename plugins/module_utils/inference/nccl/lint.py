@@ -16,6 +16,7 @@ from .. import environment_text
 from ..environment_text import Assignment, EnvironmentText
 from ..findings import Finding, Report
 from ..program import nearest
+from .foreign import as_shell
 from .profiles import p2p_is_off
 from .rules import report
 from .together import TOGETHER, Case, Topology
@@ -49,11 +50,15 @@ def lint(
     configuration files in the order in which NCCL reads them: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
     Raises VersionError and TopologyError; a text never raises.
     """
-    read = environment_text.read_conf if is_conf else environment_text.read
-    case = _lint(read(text), nccl_version, topology, command, conf_files)
+    content = environment_text.read_conf(text) if is_conf else _content(text)
+    case = _lint(content, nccl_version, topology, command, conf_files)
     if not case.settings and not _sets_nothing_on_purpose(text):
         case.report.extend([_no_setting(text)])
     return case.report
+
+
+def _content(text: str) -> EnvironmentText:
+    return environment_text.read(text if environment_text.is_unit(text) else as_shell(text))
 
 
 _SETS_NOTHING = re.compile(r'^# NCCL profile "none"', re.MULTILINE)
