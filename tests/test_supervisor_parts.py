@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference import signatures
-from inference.supervisor import log, proc
+from inference.supervisor import Supervisor, log, notify, proc, voice
 from inference.supervisor import settings as settings_file
 from inference.supervisor.failure import FIXES, Failure, explain, stalled
 from inference.supervisor.http import BODY_LIMIT, NoAnswerError, NoGenerationError, Server
 from inference.supervisor.log import LINE_LIMIT, LineSplitter, LogPump, Redactor
 from inference.supervisor.notify import STATUS_LIMIT, Notifier
+from inference.supervisor.probe import Crashed
 from inference.supervisor.proc import Process, Work
 from inference.supervisor.record import release_of, write_json
 from inference.supervisor.watch import COMMUNICATION, Liveness, Look, StartWatch
@@ -184,7 +185,7 @@ def pumped(*chunks: bytes):
     source, inlet = os.pipe()
     outlet, target = os.pipe()
     phases: list[str] = []
-    pump = LogPump(source, target, Redactor(None), phases.append)
+    pump = LogPump(source, target, Redactor(None), phases.append, pytest.fail)
     pump.start()
     for chunk in chunks:
         os.write(inlet, chunk)
@@ -249,7 +250,7 @@ def serving_pump():
     """Give a pump of a serving engine, its pipe, and a socket that keeps its writes apart."""
     source, inlet = os.pipe()
     target, journal = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    pump = LogPump(source, target.fileno(), Redactor(KEY), lambda _: None)
+    pump = LogPump(source, target.fileno(), Redactor(KEY), lambda _: None, pytest.fail)
     pump.begin_serving()
     pump.start()
     journal.settimeout(5)
@@ -301,6 +302,21 @@ def test_while_lines_gather_the_engine_is_not_stopped(serving, monkeypatch):
     began = time.monotonic()
     pump.finish(10)
     assert time.monotonic() - began < 5
+
+
+def test_a_reader_that_fails_says_so(monkeypatch):
+    def broken(_: bytes) -> bool:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(signatures, "may_match", broken)
+    source, inlet = os.pipe()
+    crashes: list[Exception] = []
+    pump = LogPump(source, inlet, Redactor(None), lambda _: None, crashes.append)
+    os.write(inlet, b"line\n")
+    pump.run()
+    assert Crashed.of("reader of the log", *crashes) == Crashed("reader of the log", "ValueError: broken")
+    os.close(source)
+    os.close(inlet)
 
 
 def test_where_the_pipe_stays_small_nothing_gathers(monkeypatch):
@@ -358,7 +374,7 @@ SAID = [
 def test_many_lines_at_once_are_understood_as_one_by_one(lines, sizes):
     raw = b"\n".join(lines) + b"\n"
     outlet, target = os.pipe()
-    pump = LogPump(outlet, target, Redactor(KEY), lambda _: None)
+    pump = LogPump(outlet, target, Redactor(KEY), lambda _: None, pytest.fail)
     pump.begin_serving()
     sent = io.BytesIO(raw)
     for size in itertools.cycle(sizes):
@@ -376,7 +392,7 @@ def test_a_serving_engines_lines_cost_little():
     source, inlet = os.pipe()
     threading.Thread(target=lambda: (os.write(inlet, raw), os.close(inlet)), daemon=True).start()
     with Path("/dev/null").open("wb") as nothing:
-        pump = LogPump(source, nothing.fileno(), Redactor(KEY), lambda _: None)
+        pump = LogPump(source, nothing.fileno(), Redactor(KEY), lambda _: None, pytest.fail)
         pump.begin_serving()
         began = time.thread_time()
         pump.run()
@@ -573,6 +589,35 @@ def test_work_is_counted():
     assert after.pids == {os.getpid()}
 
 
+@pytest.mark.parametrize(
+    ("group", "events", "expected"),
+    [
+        ("4:memory:/x\n0::/system.slice/a.service\n", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("4:memory:/x\n0::/system.slice/a.service\n", "low 0\n", None),
+        ("4:memory:/x\n0::/elsewhere\n", "oom_kill 2\n", None),
+        ("4:memory:/x\n", "oom_kill 2\n", None),
+    ],
+    ids=["counted", "no count", "no such group", "no version 2"],
+)
+def test_the_kernels_count_of_kills_for_want_of_memory(tmp_path, group, events, expected):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(group)
+    (tmp_path / "groups" / "system.slice" / "a.service").mkdir(parents=True)
+    (tmp_path / "groups" / "system.slice" / "a.service" / "memory.events").write_text(events)
+    assert proc.oom_kills(str(tmp_path), str(tmp_path / "groups")) == expected
+
+
+@pytest.mark.parametrize(("now", "cause"), [(3, "host-out-of-memory"), (2, "worker-died"), (None, "worker-died")])
+def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_known_as_such(monkeypatch, now, cause):
+    monkeypatch.setattr(proc, "oom_kills", lambda: now)
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor._kills_before = 2
+    failure = supervisor._killed_or("worker-died", "a process of the engine ended: x")
+    assert failure.cause == cause
+    echo = signatures.scan(["torch.OutOfMemoryError: CUDA out of memory"])
+    assert explain(failure, echo).cause == (cause if now == 3 else "cuda-out-of-memory")
+
+
 # ---- conclusions
 
 HZ = os.sysconf("SC_CLK_TCK")
@@ -671,6 +716,67 @@ def test_a_status_is_one_line(tmp_path, abstract):
     assert raw.startswith(b"WATCHDOG=1\nSTATUS=a READY=1 ")
     assert len(raw) < STATUS_LIMIT + 30
     raw.decode()
+
+
+@pytest.fixture
+def busy_systemd(tmp_path, monkeypatch):
+    """Return a notifier to a systemd that takes no more messages, and what empties its queue and returns the last."""
+    monkeypatch.setattr(notify, "TIMEOUT_S", 0.05)
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, contextlib.ExitStack() as senders:
+        systemd.bind(path)
+        systemd.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sender = senders.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                sender.setblocking(False)
+                sender.sendto(b"X=1", path)
+
+        def read_all() -> list[str]:
+            found = []
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    found.append(systemd.recv(65536).decode())
+            return found
+
+        yield Notifier({"NOTIFY_SOCKET": path}), read_all
+
+
+@pytest.mark.parametrize("once", [{"READY": 1}, {"STOPPING": 1}, {"WATCHDOG": "trigger"}], ids=str)
+def test_what_is_said_only_once_arrives_later_where_systemd_took_nothing(busy_systemd, once):
+    notifier, read_all = busy_systemd
+    notifier.send(**once, status="once")
+    assert set(read_all()) == {"X=1"}, "systemd was not busy"
+    notifier.send(WATCHDOG=1, status="later")
+    ((name, value),) = once.items()
+    (later,) = read_all()
+    assert f"{name}={value}" in later.splitlines() and "STATUS=later" in later
+    assert later.count("WATCHDOG=") == 1
+    notifier.send(WATCHDOG=1)
+    assert read_all() == ["WATCHDOG=1"]
+
+
+def test_what_is_said_again_anyway_is_not_kept(busy_systemd):
+    notifier, read_all = busy_systemd
+    notifier.send(WATCHDOG=1, EXTEND_TIMEOUT_USEC=5)
+    read_all()
+    notifier.send(status="\ud800 is no character")
+    assert read_all() == ["STATUS=? is no character"]
+
+
+def test_a_level_is_written_to_the_journal_only(tmp_path):
+    source, target = os.pipe()
+    with os.fdopen(source), os.fdopen(target, "wb") as pipe, (tmp_path / "file").open("wb") as file:
+        found = os.fstat(target)
+        stream = f"{found.st_dev}:{found.st_ino}"
+        assert voice._is_journal(pipe.fileno(), stream)
+        assert not voice._is_journal(file.fileno(), stream)
+        assert not voice._is_journal(pipe.fileno(), "")
+
+
+def test_what_the_supervisor_says_is_one_line(capfd):
+    voice.Voice(None, Notifier({}), {}).say("HTTP 500: {\n  <3>x\n}", level=3)
+    assert capfd.readouterr().err == "supervisor: HTTP 500: { <3>x }\n"
 
 
 def test_the_release_is_read_from_the_command():

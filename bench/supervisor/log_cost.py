@@ -60,7 +60,7 @@ def cost(rate: float, seconds: float) -> dict[str, float]:
         os._exit(0)
     os.close(pipe)
     journal.close()
-    pump = LogPump(source, target.fileno(), Redactor(KEY), lambda _: None)
+    pump = LogPump(source, target.fileno(), Redactor(KEY), on_phase=print, on_crash=print)
     pump.begin_serving()
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     pump.start()

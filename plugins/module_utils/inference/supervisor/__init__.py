@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from .. import signatures
 from . import proc
 from . import settings as settings_file
 from .engine import Engine, LostWorker, describe_exit, was_asked
@@ -22,7 +23,7 @@ from .http import Server
 from .inbox import Inbox
 from .log import LogPump, Redactor
 from .notify import Notifier
-from .probe import Begun, Event, Probed, Prober, Ready, Refused
+from .probe import Begun, Crashed, Event, Probed, Prober, Ready, Refused
 from .record import Record
 from .settings import Settings, SettingsError
 from .voice import Voice
@@ -52,7 +53,11 @@ class Supervisor:
     def __init__(self, settings: Settings, voice: Voice, inbox: Inbox[Event], engine: Engine, key: str | None) -> None:
         self._settings, self._voice, self._inbox, self._engine = settings, voice, inbox, engine
         self._record = voice.record
-        self._pump = LogPump(engine.output, 1, voice.redactor, lambda phase: inbox.put(Begun(phase)))
+        self._pump = LogPump(
+            *(engine.output, 1, voice.redactor),
+            on_phase=lambda phase: inbox.put(Begun(phase)),
+            on_crash=lambda error: inbox.put(Crashed.of("reader of the log", error)),
+        )
         self._prober = Prober(settings, Server(settings.host, settings.port, key), Engine.tree, inbox.put)
         self._poll = select.poll()
         self._poll.register(inbox.fd, select.POLLIN)
@@ -61,6 +66,7 @@ class Supervisor:
         self._liveness = Liveness(settings.failed_probes, settings.probe_timeout_s, time.monotonic())
         self._heard_at = time.monotonic()
         self._kill_at: float | None = None
+        self._kills_before = proc.oom_kills() or 0
         self._serving_status = ""
 
     def run(self) -> int:
@@ -104,14 +110,24 @@ class Supervisor:
 
     def _engine_ended(self, code: int) -> bool:
         if self._kill_at is None and not self._late_stop(was_asked(code)):
-            raise Failure("engine-ended", f"the engine {describe_exit(code)} while {self._record.phase}")
+            raise self._killed_or("engine-ended", f"the engine {describe_exit(code)} while {self._record.phase}")
         return True
 
     def _worker_lost(self, worker: LostWorker) -> bool:
         self._voice.say(f"lost a worker: {worker}", level=3)
         if not self._late_stop(was_asked(-worker.signal if worker.signal else None)):
-            raise Failure("worker-died", f"a process of the engine ended: {worker}")
+            raise self._killed_or("worker-died", f"a process of the engine ended: {worker}")
         return False
+
+    def _killed_or(self, cause: str, event: str) -> Failure:
+        """Return the failure: want of memory where the kernel has killed for it in this unit, else ``cause``."""
+        if not (kills := self._kills()):
+            return Failure(cause, event)
+        row = signatures.signature("host-out-of-memory")
+        return Failure(row.id, f"{event}; the kernel killed {kills} of this unit for want of memory", row.fix)
+
+    def _kills(self) -> int:
+        return max(0, (proc.oom_kills() or 0) - self._kills_before)
 
     def _late_stop(self, may_be: bool) -> bool:
         """Give the log time to say why, and tell whether the end was asked for by a signal that was still on its way.
@@ -136,7 +152,7 @@ class Supervisor:
         elif isinstance(event, Refused):
             raise Failure(event.cause, event.what)
         else:
-            raise Failure("supervisor-failed", f"the prober failed: {event.error}")
+            raise Failure("supervisor-failed", f"the {event.thread} failed: {event.error}")
 
     # ---- starting
 
@@ -207,6 +223,8 @@ class Supervisor:
     def _stop(self, why: str) -> None:
         patience = min(self._settings.drain_s, START_STOP_S) if self._start else self._settings.drain_s
         self._voice.say(f"{why}: asking the engine to end, within {patience:.0f} s")
+        if kills := self._kills():
+            self._voice.say(f"the kernel killed {kills} of this unit for want of memory since the start", level=4)
         self._kill_at = time.monotonic() + patience
         self._prober.end()
         self._engine.forget_workers(self._poll)

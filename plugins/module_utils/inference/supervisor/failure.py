@@ -24,6 +24,10 @@ FIXES = {
 """What to do about a failure that the supervisor sees itself, by the id of its cause."""
 
 
+KNOWN_FOR_CERTAIN = frozenset({"host-out-of-memory"})
+"""Causes that the kernel counted: no line of the engine's log explains them better."""
+
+
 class Failure(Exception):  # noqa: N818 - it is the unit's failure, and named so in all that is shown
     """The unit fails. ``cause`` is an id, ``event`` what was seen, ``fix`` what to do unless FIXES says it."""
 
@@ -53,7 +57,7 @@ def explain(failure: Failure, matches: Sequence[signatures.Match]) -> Explanatio
 
     Warnings and echoes of other errors explain nothing: a healthy start prints some.
     """
-    found = signatures.root_cause(matches)
+    found = None if failure.cause in KNOWN_FOR_CERTAIN else signatures.root_cause(matches)
     if found is None or found.signature.level != "critical" or found.signature.role != "cause":
         return Explanation(failure.cause, failure.event, failure.fix)
     return Explanation(found.signature.id, found.signature.what, found.signature.fix, found.line)

@@ -125,9 +125,17 @@ class LogPump(threading.Thread):
     which is made large enough for it; where that is refused, they are taken as they come.
     """
 
-    def __init__(self, source: int, target: int, redactor: Redactor, on_phase: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        source: int,
+        target: int,
+        redactor: Redactor,
+        on_phase: Callable[[str], None],
+        on_crash: Callable[[Exception], None],
+    ) -> None:
         super().__init__(name="log", daemon=True)
-        self._source, self._target, self._redactor, self._on_phase = source, target, redactor, on_phase
+        self._source, self._target, self._redactor = source, target, redactor
+        self._on_phase, self._on_crash = on_phase, on_crash
         self._splitter = LineSplitter()
         self._scanner = signatures.Scanner()
         self._phase: str | None = None
@@ -144,6 +152,12 @@ class LogPump(threading.Thread):
 
     def run(self) -> None:
         """Pump until the end of the pipe."""
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001, RUF100 - an engine whose output nobody takes stops in the end
+            self._on_crash(error)
+
+    def _pump(self) -> None:
         while chunk := os.read(self._source, READ_BYTES):
             self.last_output = time.monotonic()
             self.take(chunk)

@@ -59,9 +59,15 @@ class Probed:
 
 @dataclass(frozen=True)
 class Crashed:
-    """The prober itself failed."""
+    """A thread of the supervisor's own failed."""
 
+    thread: str
     error: str
+
+    @classmethod
+    def of(cls, thread: str, error: Exception) -> Crashed:
+        """Return the event that says so."""
+        return cls(thread, f"{type(error).__name__}: {error}")
 
 
 Event = Begun | Ready | Refused | Probed | Crashed
@@ -93,7 +99,7 @@ class Prober(threading.Thread):
             if self._wait_until_ready():
                 self._probe_for_ever()
         except Exception as error:  # noqa: BLE001, RUF100 - a dead prober must not look like a healthy engine
-            self._tell(Crashed(f"{type(error).__name__}: {error}"))
+            self._tell(Crashed.of("prober", error))
 
     def _wait_until_ready(self) -> bool:
         failures: list[str] = []

@@ -128,6 +128,20 @@ def exit_signal(pid: int, proc: str = PROC) -> int | None:
     return None
 
 
+def oom_kills(proc: str = PROC, groups: str = "/sys/fs/cgroup") -> int | None:
+    """Return how many processes of this one's control group the kernel has killed for want of memory.
+
+    That is ``oom_kill`` in memory.events (Linux, admin-guide/cgroup-v2), which counts the host's want too; None where
+    it can't be known: without version 2, without the memory controller.
+    """
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        rows = _read(f"{proc}/self/cgroup").decode().splitlines()
+        path = next(row.partition("::")[2] for row in rows if row.startswith("0::"))
+        events = _read(f"{groups}{path}/memory.events").split()
+        return int(events[events.index(b"oom_kill") + 1])
+    return None
+
+
 def kill(target: Process, proc: str = PROC) -> None:
     """Send SIGKILL to exactly ``target``: never to a later process with its number, this one, or number 1."""
     if target.pid <= 1 or target.pid == os.getpid():

@@ -21,7 +21,7 @@ class Voice:
     def __init__(self, record: Record, notifier: Notifier, environ: Mapping[str, str]) -> None:
         self.record, self._notifier = record, notifier
         self.redactor = Redactor(None)
-        self._with_level = "JOURNAL_STREAM" in environ
+        self._with_level = _is_journal(2, environ.get("JOURNAL_STREAM", ""))
 
     @property
     def heard(self) -> bool:
@@ -36,8 +36,9 @@ class Voice:
     def say(self, text: str, *, level: int = 6) -> None:
         """Write one line to stderr. ``level`` is syslog's: 3 error, 4 warning, 5 notice, 6 information."""
         prefix = f"<{level}>" if self._with_level else ""
+        line = " ".join(self.redactor.clean(text).split())  # an answer that is quoted may have several
         with contextlib.suppress(OSError):
-            os.write(2, f"{prefix}supervisor: {self.redactor.clean(text)}\n".encode(errors="replace"))
+            os.write(2, f"{prefix}supervisor: {line}\n".encode(errors="replace"))
 
     def tell(self, *, status: str = "", **fields: int | str) -> None:
         """Tell systemd."""
@@ -75,3 +76,14 @@ class Voice:
             self.say(f"cannot write the record of this failure: {error}", level=4)
         self.record.enter("failed")
         return 1
+
+
+def _is_journal(descriptor: int, stream: str) -> bool:
+    """Tell whether ``descriptor`` leads to journald, which reads a level in front of a line.
+
+    $JOURNAL_STREAM names device and inode (systemd.exec(5)); it is inherited by whoever writes elsewhere, too.
+    """
+    with contextlib.suppress(OSError):
+        found = os.fstat(descriptor)
+        return stream == f"{found.st_dev}:{found.st_ino}"
+    return False
