@@ -159,9 +159,15 @@ def test_findings_text(filters: ModuleType):
 
 
 def test_inventory_findings_know_this_project(filters: ModuleType):
-    assert [f["id"] for f in filters.inventory_findings({"ansible_host": "x"})] == ["nothing-served"]
-    slip = filters.inventory_findings({"service_drian": 1})
-    assert [f["id"] for f in slip] == ["variable-unknown", "nothing-served"]
+    def ids(**hosts: Any) -> list[tuple[list[str], list[str]]]:
+        found = filters.inventory_findings(hosts, list(hosts), {"inference": list(hosts)})
+        return [(entry["hosts"], [f["id"] for f in entry["findings"]]) for entry in found]
+
+    assert ids(a={"ansible_host": "x"}, b={}) == [(["a", "b"], ["nothing-served"])]
+    assert ids(a={"service_drian": 1}, b={}) == [
+        (["a"], ["variable-unknown", "nothing-served"]),
+        (["b"], ["nothing-served"]),
+    ]
     known = filters._known()
     assert {"service_instances", "host_user", "topology_expect"} <= set(known.options)
     assert known.locks["sglang-0.5.23-cu130-cp312"] == "2.30.7"

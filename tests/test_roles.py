@@ -418,4 +418,5 @@ def test_the_inventories_of_this_project_have_no_findings(folder: str):
     assert hosts
     for variables in hosts.values():
         assert inventory.check(without_templates(variables, folder), filters._known()) == []
-        assert filters.inventory_findings({**without_templates(variables, folder), "service_drian": 1})
+        host = {"x": {**without_templates(variables, folder), "service_drian": 1}}
+        assert filters.inventory_findings(host, ["x"], {"inference": ["x"]})

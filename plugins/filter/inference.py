@@ -17,7 +17,17 @@ from jinja2 import Undefined, UndefinedError
 PROJECT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(PROJECT / "plugins" / "module_utils"))
 
-from inference import engine_args, gateway, host_lock, inventory, ledger, nccl, systemd, toolkit  # noqa: E402
+from inference import (  # noqa: E402
+    engine_args,
+    gateway,
+    host_lock,
+    inventory,
+    inventory_gateway,
+    ledger,
+    nccl,
+    systemd,
+    toolkit,
+)
 from inference.findings import Finding, Report  # noqa: E402
 from inference.releases import locks  # noqa: E402
 
@@ -66,8 +76,37 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def inventory_findings(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what is wrong with a host's variables."""
+def inventory_findings(
+    variables: Mapping[str, Any], hosts: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return what is wrong with the variables of hosts; hosts with the same findings together."""
+    upstreams = [upstream for host in groups.get("inference", []) for upstream in _upstreams(host, variables[host])]
+    found: dict[tuple[Finding, ...], list[str]] = {}
+    for host in hosts:
+        resolved, findings, known = _resolved(variables[host])
+        if host in groups.get("inference", []):
+            findings += inventory.check(resolved, known)
+        if host in groups.get("gateway", []):
+            findings += inventory.check_gateway(resolved, known, upstreams, host)
+        found.setdefault(tuple(dict.fromkeys(findings)), []).append(host)
+    return [
+        {"hosts": names, "findings": [f.as_dict() for f in findings]} for findings, names in found.items() if findings
+    ]
+
+
+def _upstreams(host: str, variables: Mapping[str, Any]) -> list[inventory_gateway.Upstream]:
+    """Return the instances of a host that a gateway can be asked about; what is wrong with others is said elsewhere."""
+    try:
+        instances = _plain(variables.get("service_instances", []))
+        address = str(_plain(variables.get("ansible_host", host)))
+    except (AnsibleError, UndefinedError):
+        return []
+    whole = [entry for entry in instances if isinstance(entry, Mapping)] if isinstance(instances, list) else []
+    return [inventory_gateway.Upstream(host, address, entry) for entry in whole if {"name", "port"} <= entry.keys()]
+
+
+def _resolved(variables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding], inventory.Known]:
+    """Return a host's settings, what is wrong with their templates, and what is known without those."""
     known, resolved, broken = _known(), {}, {}
     for name in variables:
         if inventory.is_ours(name, known):
@@ -78,8 +117,7 @@ def inventory_findings(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
     # what cannot be resolved is unknown: its default says nothing about this host
     defaults = {name: value for name, value in known.defaults.items() if name not in broken}
     findings = [inventory.unresolved(name, why) for name, why in broken.items()]
-    findings += inventory.check(resolved, dataclasses.replace(known, defaults=defaults))
-    return [finding.as_dict() for finding in findings]
+    return resolved, findings, dataclasses.replace(known, defaults=defaults)
 
 
 def findings_text(findings: Sequence[Mapping[str, Any]]) -> str:

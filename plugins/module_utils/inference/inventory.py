@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import PurePosixPath
 from typing import Any
 
-from . import inventory_instances, inventory_values
+from . import inventory_gateway, inventory_instances, inventory_values
 from .engine_args import Preset, Table
 from .findings import Finding
 from .ledger.entry import Entry, LedgerError, choose
@@ -90,7 +90,28 @@ class Known:
 
 
 def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
-    """Return what is wrong with one host's variables.
+    """Return what is wrong with the variables of one host that serves."""
+    findings, usable = _usable(variables, known)
+    for rule in RULES:
+        findings += rule(usable, known)
+    lock = lock_name(usable)
+    if lock in known.locks and known.tables:
+        findings += _without_table(usable, known)
+    return findings + inventory_instances.check(
+        usable, known.locks.get(lock or ""), tables=known.tables, presets=known.presets
+    )
+
+
+def check_gateway(
+    variables: Mapping[str, Any], known: Known, upstreams: Sequence[inventory_gateway.Upstream], host: str
+) -> list[Finding]:
+    """Return what is wrong with the variables of the gateway ``host``, which is to reach ``upstreams``."""
+    findings, usable = _usable(variables, known)
+    return findings + inventory_gateway.check(usable, known.locks, upstreams, host)
+
+
+def _usable(variables: Mapping[str, Any], known: Known) -> tuple[list[Finding], dict[str, Any]]:
+    """Return what is wrong with names and types, and the settings that are right, over the roles' defaults.
 
     Only variables that begin with a role's name are looked at: anything else belongs to the operator. What has the
     wrong type is reported once and not looked into further.
@@ -106,14 +127,7 @@ def check(variables: Mapping[str, Any], known: Known) -> list[Finding]:
             usable.pop(name, None)
         else:
             usable[name] = ours[name]
-    for rule in RULES:
-        findings += rule(usable, known)
-    lock = lock_name(usable)
-    if lock in known.locks and known.tables:
-        findings += _without_table(usable, known)
-    return findings + inventory_instances.check(
-        usable, known.locks.get(lock or ""), tables=known.tables, presets=known.presets
-    )
+    return findings, usable
 
 
 def _without_table(settings: Mapping[str, Any], known: Known) -> Iterator[Finding]:
