@@ -179,7 +179,7 @@ MEMORY: tuple[Signature, ...] = (
         level="critical",
         cause="host-memory",
         words=("code", "exitcode", "signal", "status", "exited", "killed"),
-        pattern=r"\bexit ?code\b['\"]?[ :=(]{0,3}-9\b|\bexit(?:ed|s)?(?: with)?(?: (?:code|status))?[ :=(]{1,3}137\b"
+        pattern=r"\bexit ?code\b['\"]?[ :=(]{0,3}-9\b|\bexit(?:ed|s)?(?: with)?(?: (?:code|status))?[ :=(]{1,9}137\b"
         r"|(?:^|[:|\]] )\s*Killed\s*$|: line \d+: +\d+ Killed\b"
         r"|[Ss]ignal:? ?(?:9|SIGKILL) ?\((?:SIGKILL|9)\)|(?:killed|terminated) by signal:? (?:SIGKILL|9\b)",
         what="a worker was killed with SIGKILL, most often by the kernel for lack of host memory",
@@ -233,8 +233,8 @@ MEMORY: tuple[Signature, ...] = (
         id="disk-full",
         level="critical",
         cause="disk",
-        words=("space", "errno", "quota"),
-        pattern=r"No space left on device|\[Errno 28\]|Disk quota exceeded",
+        words=("space", "errno", "quota", "ephemeral"),
+        pattern=r"No space left on device|low on resource: ephemeral-storage|\[Errno 28\]|Disk quota exceeded",
         what="a file system is full",
         expected="room for weights, JIT caches and logs",
         fix="`df -h` on the paths in the line; JIT caches of old releases may be removed while their engine is stopped",
@@ -244,8 +244,9 @@ MEMORY: tuple[Signature, ...] = (
         id="disk-error",
         level="critical",
         cause="disk",
-        words=("errno", "stale", "dev", "nvme", "xfs", "ext4"),
-        pattern=r"\[Errno 5\] Input/output error|\[Errno 116\]|Stale (?:NFS )?file handle|I/O error, dev "
+        words=("errno", "stale", "dev", "nfs", "nvme", "xfs", "ext4"),
+        pattern=r"nfs: server \S+ not responding|\[Errno 5\] Input/output error|\[Errno 116\]"
+        r"|Stale (?:NFS )?file handle|I/O error, dev "
         r"|nvme\w*: (?:I/O .*timeout, (?:abort|reset|complet)|controller is down)|EXT4-fs error"
         r"|XFS \(\w+\): (?:.*[Cc]orruption|.*I/O [Ee]rror|.*[Ss]hut ?down)",
         what="a file could not be read: the disk, or the file server, fails",
@@ -312,11 +313,13 @@ MODEL: tuple[Signature, ...] = (
             "headertoolarge",
             "checkpoint",
             "invalidheaderdeserialization",
+            "json",
         ),
-        pattern=r"SafetensorError|Error while deserializing header|MetadataIncompleteBuffer|HeaderTooLarge"
+        pattern=r"is not a valid JSON file|SafetensorError|Error while deserializing header|MetadataIncompleteBuffer"
+        r"|HeaderTooLarge"
         r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
         r"|\.safetensors.*(?:No such file|not found|does not exist|missing)|not initialized from checkpoint",
-        what="a weight file is missing or cut off",
+        what="a file of the model is missing or cut off",
         expected="every shard that model.safetensors.index.json names, whole",
         fix="compare the shards with model.safetensors.index.json and with their published sizes or hashes; fetch the "
         "broken ones again",
@@ -352,8 +355,9 @@ MODEL: tuple[Signature, ...] = (
         id="parallel-size-mismatch",
         level="critical",
         cause="option",
-        words=("ordinal", "world", "divisible", "gpus"),
-        pattern=r"invalid device ordinal|[Ww]orld size .*larger than .*available|(?:heads|size"
+        words=("ordinal", "world", "divisible", "gpus", "device"),
+        pattern=r"invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
+        r"|[Ww]orld size .*larger than .*available|(?:heads|size"
         r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
         r"|larger than).{0,30}GPUs",
         what="the parallel size does not fit the GPUs or the model",
@@ -378,8 +382,9 @@ MODEL: tuple[Signature, ...] = (
         id="model-architecture-unknown",
         level="critical",
         cause="model",
-        words=("architecture", "architectures"),
-        pattern=r"Model architectures? .*(?:not supported|failed to be inspected)|does not recognize this architecture"
+        words=("architecture", "architectures", "implementation"),
+        pattern=r"has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
+        r"|does not recognize this architecture"
         r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
         r"|Unsupported (?:model )?architectures?:? ?\[",
         what="this engine release does not know the model's architecture",
@@ -420,8 +425,18 @@ MODEL: tuple[Signature, ...] = (
         id="hub-unreachable",
         level="critical",
         cause="download",
-        words=("huggingface", "localentrynotfounderror", "outgoing", "offline", "offlinemodeisenabled", "hf"),
-        pattern=r"(?:429 Client|5\d\d Server) Error.*(?:huggingface|hf\.co)|LocalEntryNotFoundError"
+        words=(
+            "huggingface",
+            "localentrynotfounderror",
+            "outgoing",
+            "offline",
+            "offlinemodeisenabled",
+            "hf",
+            "resolution",
+            "errno",
+        ),
+        pattern=r"\b(?:httpx|urllib3|requests|huggingface_hub)\b.*\[Errno -[235]\]|(?:429 Client"
+        r"|5\d\d Server) Error.*(?:huggingface|hf\.co)|LocalEntryNotFoundError"
         r"|outgoing traffic has been disabled|OfflineModeIsEnabled"
         r"|couldn't connect to '?https://huggingface|Cannot reach https://huggingface"
         r"|huggingface\.co.*(?:Max retries|timed out|Name or service not known|name resolution|Connection refused)",
@@ -631,8 +646,8 @@ ARCHITECTURE: tuple[Signature, ...] = (
         id="gpu-hardware-error",
         level="critical",
         cause="gpu",
-        words=("uncorrectable", "ecc"),
-        pattern=r"uncorrectable ECC error encountered|uncorrectable NVLink error",
+        words=("uncorrectable", "ecc", "remapping"),
+        pattern=r"uncorrectable ECC error encountered|uncorrectable NVLink error|Remapping Failure Occurred\s*: Yes",
         what="a GPU reported an uncorrectable memory error",
         expected="no uncorrectable errors",
         fix="`nvidia-smi -q -d ECC,ROW_REMAPPER`, reset the GPU; replace it if the remapping failed or it repeats",
@@ -760,7 +775,8 @@ COMMUNICATION: tuple[Signature, ...] = (
         cause="nccl",
         words=("watchdog", "worknccl", "collective", "heartbeat"),
         pattern=r"Watchdog caught collective operation timeout|WorkNCCL\(.*(?:timeout|timed out)"
-        r"|collective operation timeout|ProcessGroupNCCL's watchdog got stuck|Heartbeat monitor timed out",
+        r"|collective operation timeout|detected by watchdog at work|ProcessGroupNCCL's watchdog got stuck"
+        r"|Heartbeat monitor timed out",
         what="a collective did not end: a rank died or hangs, or peer-to-peer traffic is lost",
         expected="collectives that end within milliseconds",
         fix="look for an earlier error of any rank; with none: check IOMMU (translated mode), ACS redirect and "
@@ -1005,8 +1021,8 @@ REST: tuple[Signature, ...] = (
         id="permission-denied",
         level="critical",
         cause="permission",
-        words=("permission", "permissionerror"),
-        pattern=r"PermissionError: |\[Errno 13\]|Permission denied\b",
+        words=("permission", "permissionerror", "errno"),
+        pattern=r"PermissionError: |\[Errno 13\]|\[Errno 1\] Operation not permitted|Permission denied\b",
         what="the service may not use a file or device",
         expected="files and directories of the service's own user, or listed in the unit (CacheDirectory=, "
         "ReadWritePaths=)",
@@ -1242,7 +1258,8 @@ RUNNING: tuple[Signature, ...] = (
             "terminate",
             "aborted",
         ),
-        pattern=r"EngineDeadError|terminate called after throwing|Fatal Python error: Aborted"
+        pattern=r"EngineDeadError|Engine process \(pid \d+\) died|terminate called after throwing"
+        r"|Fatal Python error: Aborted"
         r"|EngineCore (?:encountered|failed)|Engine core (?:initialization failed|process)"
         r"|Engine process failed|Worker proc \S+ died|WorkerProc (?:initialization|hit)|(?:Scheduler"
         r"|DetokenizerManager|TokenizerManager) hit an exception|SIGQUIT received|Received sigquit"

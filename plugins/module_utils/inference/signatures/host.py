@@ -139,8 +139,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-init-failed",
         level="critical",
         cause="gpu",
-        words=("rminitadapter", "rm_init_adapter", "bar", "bars", "region", "nvrm", "probe"),
-        pattern=r"RmInitAdapter failed|rm_init_adapter failed|attempting to resize PCIe BARs"
+        words=("rminitadapter", "rm_init_adapter", "bar", "bars", "region", "nvrm", "probe", "gsp"),
+        pattern=r"RmInitAdapter failed|Cannot initialize GSP|GSP-RM boot attempts|unexpected WPR2"
+        r"|rm_init_adapter failed|attempting to resize PCIe BARs"
         r"|nvidia: probe of \S+ failed|PCI I/O region assigned to your NVIDIA device is invalid|BAR\d? is 0M"
         r"|BAR [0-3]\b(?!.*\bio\b).*(?:can't assign|no space for)",
         what="the driver could not initialise a GPU",
@@ -204,9 +205,10 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         id="pcie-error",
         level="critical",
         cause="pcie",
-        words=("aer", "severity"),
-        pattern=r"severity=Uncorrect(?:ed|able)|AER:.*Uncorrect(?:ed|able)|AER:.*\bFatal",
-        what="an uncorrected PCIe error",
+        words=("aer", "severity", "dpc", "pciehp"),
+        pattern=r"DPC: (?:containment event|unmasked uncorrectable)|pciehp: Slot\([^)]*\): Link Down"
+        r"|severity=Uncorrect(?:ed|able)|AER:.*Uncorrect(?:ed|able)|AER:.*\bFatal",
+        what="an uncorrected PCIe error, or a link that went down",
         expected="no uncorrected PCIe errors",
         fix="check riser, slot, retimer and cable of the named device; compare `lspci -vv` LnkSta with LnkCap",
         source=KERNEL,
@@ -226,8 +228,9 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         id="host-out-of-memory",
         level="critical",
         cause="host-memory",
-        words=("oom", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
-        pattern=r"Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
+        words=("oom", "oomkilled", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
+        pattern=r"\bOOMKilled\b|low on resource: memory|Not enough host memory|Failed to allocate pinned memory"
+        r"|Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
         r"|Memory cgroup out of memory|killed by the OOM killer"
         r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough)"
         r"|^(?!.*(?:\bibv_|mlock|cudaHostRegister|/dev/shm)).*Cannot allocate memory",
