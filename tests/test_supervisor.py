@@ -561,6 +561,21 @@ def test_a_stop_that_follows_an_out_of_memory_kill_does_not_hide_it(unit):
     assert "SIGKILL" in unit.failure()["event"]
 
 
+@pytest.mark.parametrize("victim", ["worker", "daemon", "engine"])
+def test_a_stop_that_comes_with_an_out_of_memory_kill_does_not_hide_it(unit, victim):
+    unit.start("--workers", "1", "--daemon").ready()
+    wait_for(lambda: "ready after" in unit.stderr(), 2, "the watch of the workers")
+    unit.process.send_signal(signal.SIGSTOP)  # as if it got no CPU time in between
+    os.kill(unit.state()["pid"] if victim == "engine" else unit.pid_of(victim), signal.SIGKILL)
+    time.sleep(0.05)
+    unit.process.send_signal(signal.SIGTERM)
+    unit.process.send_signal(signal.SIGCONT)
+    assert unit.ended() == 1
+    assert unit.failure()["cause"] == ("engine-ended" if victim == "engine" else "worker-died")
+    assert "SIGKILL" in unit.failure()["event"]
+    assert unit.leftovers() == []
+
+
 def test_the_watchdogs_own_signal_is_a_failure(unit):
     unit.start().ready()
     assert unit.stop(signal.SIGABRT) == 1

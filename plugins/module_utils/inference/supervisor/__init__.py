@@ -88,14 +88,16 @@ class Supervisor:
         """Wait for something to happen and deal with it. True when the engine has ended as it was asked to."""
         handles = [handle for handle, _ in self._poll.poll(self._tick_s() * 1000)]
         self._inbox.clear()
-        self._take_signals()
+        # What has ended comes before signals (systemd stops a unit in which the kernel killed for want of memory, and
+        # both may be here at once) and before it is collected, with its exit status.
         if self._engine.exit_code is not None:
             return self._engine_ended(self._engine.exit_code)
-        proc.reap(keep=self._engine.pid)
-        if self._kill_at is not None:
-            return self._drain(self._kill_at)
         if lost := self._engine.lost_worker(handles):
             return self._worker_lost(lost)
+        proc.reap(keep=self._engine.pid)
+        self._take_signals()
+        if self._kill_at is not None:
+            return self._drain(self._kill_at)
         for event in self._inbox.events():
             self._take_event(event)
         if self._start:
