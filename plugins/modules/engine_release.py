@@ -481,50 +481,50 @@ def _diff(release: releases.Release, before: str, after: str) -> dict[str, str]:
     return {"before": f"{release.path}: {before}\n", "after": f"{release.path}: {after}\n"}
 
 
+TEXT, FLAG = {"type": "str"}, {"type": "bool", "default": False}
+WORDS = {"type": "list", "elements": "str"}
+ARGUMENTS = {
+    "phase": {"type": "str", "choices": ["status", "install", "seal", "verify", "prune"], "default": "install"},
+    "lock": TEXT,
+    "installer_lock": TEXT,
+    "engine": TEXT,
+    "version": TEXT,
+    "variant": TEXT,
+    "python": {"type": "str", "default": "auto"},
+    "headers": {"type": "bool"},
+    "patches_id": {"type": "str", "default": "none"},
+    "wheelhouse": {"type": "path"},
+    "index": FLAG,
+    "index_url": TEXT,
+    "extra_index_urls": {**WORDS, "default": []},
+    "find_links": {**WORDS, "default": []},
+    "proxy": TEXT,
+    "cache": {"type": "path"},
+    "bytecode": {"type": "bool", "default": True},
+    "imports": WORDS,
+    "rebuild": FLAG,
+    "release": TEXT,
+    "patches": {"type": "list", "elements": "dict", "default": []},
+    "patched_files": WORDS,
+    "full": FLAG,
+    "keep": {"type": "int", "default": 2},
+    "in_use": {**WORDS, "default": []},
+    "root": {"type": "path", "default": releases.ROOT},
+    "state_dir": {"type": "path", "default": releases.STATE_DIR},
+    "lock_timeout": {"type": "int", "default": 900},
+}
+REQUIRED_IF = [
+    ("phase", "status", ("lock",)),
+    ("phase", "install", ("lock", "installer_lock", "wheelhouse")),
+    ("phase", "seal", ("release",)),
+    ("phase", "verify", ("release",)),
+    ("phase", "prune", ("engine",)),
+]
+
+
 def main() -> None:
     """Run the module."""
-    text, flag = {"type": "str"}, {"type": "bool", "default": False}
-    words = {"type": "list", "elements": "str"}
-    module = Module(
-        argument_spec={
-            "phase": {"type": "str", "choices": ["status", "install", "seal", "verify", "prune"], "default": "install"},
-            "lock": text,
-            "installer_lock": text,
-            "engine": text,
-            "version": text,
-            "variant": text,
-            "python": {"type": "str", "default": "auto"},
-            "headers": {"type": "bool"},
-            "patches_id": {"type": "str", "default": "none"},
-            "wheelhouse": {"type": "path"},
-            "index": flag,
-            "index_url": text,
-            "extra_index_urls": {**words, "default": []},
-            "find_links": {**words, "default": []},
-            "proxy": text,
-            "cache": {"type": "path"},
-            "bytecode": {"type": "bool", "default": True},
-            "imports": words,
-            "rebuild": flag,
-            "release": text,
-            "patches": {"type": "list", "elements": "dict", "default": []},
-            "patched_files": words,
-            "full": flag,
-            "keep": {"type": "int", "default": 2},
-            "in_use": {**words, "default": []},
-            "root": {"type": "path", "default": releases.ROOT},
-            "state_dir": {"type": "path", "default": releases.STATE_DIR},
-            "lock_timeout": {"type": "int", "default": 900},
-        },
-        required_if=[
-            ("phase", "status", ("lock",)),
-            ("phase", "install", ("lock", "installer_lock", "wheelhouse")),
-            ("phase", "seal", ("release",)),
-            ("phase", "verify", ("release",)),
-            ("phase", "prune", ("engine",)),
-        ],
-        supports_check_mode=True,
-    )
+    module = Module(argument_spec=ARGUMENTS, required_if=REQUIRED_IF, supports_check_mode=True)
     os.umask(0o022)
     try:
         result = Task(module).run()

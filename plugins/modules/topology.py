@@ -108,20 +108,20 @@ def _message(report: Report) -> str:
     return "\n".join(lines)
 
 
+ARGUMENTS = {
+    "expect": {"type": "raw", "default": topology.DEFAULT},
+    "waive": {"type": "dict", "default": {}},
+    "repairs": {"type": "list", "elements": "str", "default": []},
+    "pass": {"type": "str", "choices": ["first", "second"], "default": "second", "no_log": False},
+    "previous": {"type": "path"},
+    "report_only": {"type": "bool", "default": False},
+    "timeout": {"type": "float", "default": topology.TIMEOUT},
+}
+
+
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "expect": {"type": "raw", "default": topology.DEFAULT},
-            "waive": {"type": "dict", "default": {}},
-            "repairs": {"type": "list", "elements": "str", "default": []},
-            "pass": {"type": "str", "choices": ["first", "second"], "default": "second", "no_log": False},
-            "previous": {"type": "path"},
-            "report_only": {"type": "bool", "default": False},
-            "timeout": {"type": "float", "default": topology.TIMEOUT},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     params = module.params
     try:
         expectation = topology.expectation_of(params["expect"])

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -381,12 +381,7 @@ def seal(
     files = origin(release, interpreter, entries)
     packages = site_packages(release, interpreter).relative_to(release.path)
     allowed = {str(packages / path) for path in patched_files or ()}
-    unexplained = [path for path in files.changed if path not in allowed]
-    if patched_files is not None and unexplained:
-        raise ReleaseError(
-            f"{release.path} is not sealed: files differ from their wheels and no chosen patch changes them: "
-            f"{', '.join(unexplained[:20])}; install the release again (rebuild)"
-        )
+    _refuse_unexplained(release, files.changed if patched_files is not None else (), allowed)
     broken = [path for path in not_compiled if str(packages / path) in allowed]
     if broken:
         raise ReleaseError(f"{release.path} is not sealed: patched files are no valid Python: {', '.join(broken)}")
@@ -401,3 +396,13 @@ def seal(
     }
     with clock.step("seal"):
         return seal_release(release, lock, interpreter, inputs["patches_id"], entries=entries, notes=notes)
+
+
+def _refuse_unexplained(release: Release, changed: Sequence[str], allowed: Collection[str]) -> None:
+    """Raise ReleaseError for a file that differs from its wheel and that no patch may change."""
+    unexplained = [path for path in changed if path not in allowed]
+    if unexplained:
+        raise ReleaseError(
+            f"{release.path} is not sealed: files differ from their wheels and no chosen patch changes them: "
+            f"{', '.join(unexplained[:20])}; install the release again (rebuild)"
+        )
