@@ -60,6 +60,13 @@ def test_settings_have_two_defaults():
     assert settings.freeze_bound_s == 5 + 3 * (8 + 2)
 
 
+def test_a_prompt_may_be_in_any_language_and_have_lines():
+    prompt = "\u6d4b\u8bd5\nA:"
+    assert (
+        settings_file.from_dict({**GOOD, "completion": {"prompt": prompt, "max_tokens": 1}}).completion.prompt == prompt
+    )
+
+
 @pytest.mark.parametrize("key", sorted(GOOD))
 def test_every_key_is_needed(key):
     with pytest.raises(settings_file.SettingsError, match=f"missing key {key}"):
@@ -78,7 +85,11 @@ def test_every_key_is_needed(key):
         ("stall_s", "180"),
         ("failed_probes", 1),
         ("failed_probes", 2.5),
+        ("stall_s", float("inf")),
+        ("stall_s", float("nan")),
+        ("model", "half a character: \ud800"),
         ("drain_s", -1),
+        ("drain_s", 1e300),
         ("runtime_dir", "run"),
         ("api_key_file", ""),
         ("completion", "hello"),

@@ -69,8 +69,16 @@ def _is_count(value: Any, least: int, most: float = float("inf")) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-_TEXT = _Rule("a text that is not empty", lambda v: isinstance(v, str) and bool(v))
-_SECONDS = _Rule("seconds, more than 0", lambda v: _is_number(v) and v > 0)
+def _is_text(value: Any) -> bool:
+    """Tell whether it is a text that can be written: JSON may hold halves of characters."""
+    return isinstance(value, str) and bool(value) and value == value.encode(errors="ignore").decode()
+
+
+YEAR_S = 365 * 86400
+"""The longest time that a setting may be: systemd counts in microseconds, and JSON knows no end of numbers."""
+
+_TEXT = _Rule("a text that is not empty", _is_text)
+_SECONDS = _Rule("seconds, more than 0, a year at most", lambda v: _is_number(v) and 0 < v <= YEAR_S)
 _PATH = _Rule("an absolute path", lambda v: isinstance(v, str) and v.startswith("/"))
 
 _RULES: Mapping[str, _Rule] = {
@@ -87,7 +95,7 @@ _RULES: Mapping[str, _Rule] = {
     "probe_timeout_s": _SECONDS,
     # One failed probe proves nothing: a long prefill or a full queue delays any request.
     "failed_probes": _Rule("a count of at least 2", lambda v: _is_count(v, 2)),
-    "drain_s": _Rule("seconds, 0 or more", lambda v: _is_number(v) and v >= 0),
+    "drain_s": _Rule("seconds, 0 or more, a year at most", lambda v: _is_number(v) and 0 <= v <= YEAR_S),
     "runtime_dir": _PATH,
     "completion": _Rule("an object", lambda v: isinstance(v, dict)),
 }
