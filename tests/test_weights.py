@@ -97,6 +97,20 @@ def test_an_index_that_names_nothing(model: Path, text: str):
     assert "not an index of weights" in problem
 
 
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "sub/../../x.safetensors"])
+def test_an_index_that_names_files_outside_is_refused_and_they_are_not_opened(model: Path, name: str):
+    shard(model.parent / "secret.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": name}}))
+    (problem,) = weights.problems(model)
+    assert f"it names {name}, which is outside" in problem
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_nested_without_end_is_a_problem_and_no_traceback(model: Path, name: str):
+    (model / name).write_text("[" * 200_000)
+    assert any(name in problem for problem in weights.problems(model))
+
+
 def test_no_weights_at_all(model: Path):
     for file in model.glob("*.safetensors*"):
         file.unlink()
@@ -125,6 +139,8 @@ def test_a_file_that_is_cut_or_too_long(model: Path, change: int):
         struct.pack("<Q", 9) + b'{"w": {}}',
         struct.pack("<Q", 27) + b'{"w": {"data_offsets": [0]}}'[:27],
         struct.pack("<Q", 2) + b"\xff\xff",
+        struct.pack("<Q", 200_000) + b"[" * 200_000,
+        struct.pack("<Q", 37) + b'{"w": {"data_offsets": [0,Infinity]}}',
     ],
 )
 def test_what_is_no_safetensors_file_is_named_and_raises_nothing(model: Path, content: bytes):

@@ -93,6 +93,32 @@ def test_a_file_that_is_gone_is_looked_for_in_a_model_of_unknown_content(known: 
     assert weights.look(known, None)
 
 
+def test_a_link_to_a_folder_is_not_followed_and_one_to_a_file_is(known: Model, monkeypatch: pytest.MonkeyPatch):
+    secret = known.path.parent / "elsewhere"
+    secret.mkdir()
+    (secret / "secret").write_text("x")
+    for name, target in (("again", known.path), ("away", secret)):
+        (known.path / name).symlink_to(target)
+    (known.path / "one").symlink_to(secret / "secret")
+    seen = reads(monkeypatch)
+    assert weights.look(known, None, full=True) == []
+    assert sorted(seen) == [
+        "a.safetensors",
+        "b.safetensors",
+        "config.json",
+        "model.safetensors.index.json",
+        "one",
+        "tokenizer.json",
+    ]
+
+
+def test_sums_of_what_is_never_read_are_no_proof(known: Model):
+    (known.path / "away").symlink_to(known.path.parent)
+    (known.path.parent / "x").write_text("x")
+    (known.path / "SHA256SUMS").write_text(f"{'0' * 64}  away/x\n{'0' * 64}  ../x\n")
+    assert [line.partition(":")[0] for line in weights.look(known, None, full=True)] == ["../x", "away/x"]
+
+
 def test_sums_beside_the_weights_count(known: Model):
     done = subprocess.run(
         ["sha256sum", *(path.name for path in known.path.iterdir())],

@@ -116,6 +116,16 @@ def test_other_content_is_refused_by_name_and_not_kept(server: Server, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_server_that_sends_on_and_on_fills_no_disk(server: Server, tmp_path: Path) -> None:
+    server.content = CONTENT * 20
+    with pytest.raises(WheelhouseError, match=f"more than the {BIG.size} bytes"):
+        wheelhouse.fetch([Download(BIG, server.url)], tmp_path)
+    assert (list(tmp_path.iterdir()), len(server.seen)) == ([], 1)
+    server.content = CONTENT
+    wheelhouse.fetch([Download(BIG, server.url)], tmp_path)
+    assert wheelhouse.check([BIG], tmp_path) == []
+
+
 def test_a_refusal_is_not_asked_again_and_an_outage_is(server: Server, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(WheelhouseError, match="404"):

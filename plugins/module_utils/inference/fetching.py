@@ -100,6 +100,9 @@ def _fetch_one(open_url: urllib.request.OpenerDirector, download: Download, paus
         try:
             _append(open_url, download, until)
             break
+        except FetchError:
+            download.part.unlink()
+            raise
         except (OSError, EOFError, http.client.HTTPException) as error:
             if attempt == ATTEMPTS - 1 or is_final(error):
                 raise
@@ -124,7 +127,7 @@ def waiting(error: BaseException, otherwise: float) -> float:
 
 
 def _append(open_url: urllib.request.OpenerDirector, download: Download, until: float | None) -> None:
-    """Add to the part what it lacks; a server that ignores the range makes it begin again."""
+    """Add to the part what it lacks; a server without ranges makes it begin again, one that sends more is refused."""
     part = download.part
     have = part.stat().st_size if part.exists() else 0
     if have == download.size and have:
@@ -139,6 +142,8 @@ def _append(open_url: urllib.request.OpenerDirector, download: Download, until: 
         resumed = getattr(response, "status", None) == http.HTTPStatus.PARTIAL_CONTENT
         with part.open("ab" if resumed else "wb") as stream:
             while chunk := response.read(CHUNK):
+                if stream.tell() + len(chunk) > download.size:
+                    raise FetchError(f"more than the {download.size} bytes came that it should have: refused")
                 stream.write(chunk)
                 _check_time(until)
     if (size := part.stat().st_size) < download.size:

@@ -58,7 +58,7 @@ def _config(folder: Path) -> list[str]:
         config = json.loads(file.read_text())
     except FileNotFoundError:
         return [f"{file}: missing"]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [f"{file}: not readable as JSON ({error})"]
     if not isinstance(config, dict):
         return [f"{file}: not a JSON object"]
@@ -81,7 +81,9 @@ def _shards(folder: Path) -> tuple[list[Path], list[str]]:
         named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         if not named:
             raise ValueError("it names no file")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if outside := [name for name in named if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise ValueError(f"it names {outside[0]}, which is outside of the folder")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [], [f"{index}: not an index of weights ({error!r})"]
     paths = [folder / name for name in named]
     missing = [path for path in paths if not path.is_file()]
@@ -98,7 +100,7 @@ def _shard(file: Path) -> list[str]:
                 return [f"{file.name}: not a safetensors file (its header would be {length} bytes)"]
             header: dict[str, Any] = json.loads(handle.read(length))
         data = max((int(t["data_offsets"][1]) for name, t in header.items() if name != "__metadata__"), default=0)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         return [f"{file.name}: its header cannot be read ({error!r})"]
     expected, actual = 8 + length + data, file.stat().st_size
     return [] if expected == actual else [f"{file.name}: {actual} bytes, and its header says {expected}"]

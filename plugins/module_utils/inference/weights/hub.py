@@ -28,8 +28,11 @@ from .record import Record, git_blob
 ENDPOINT = "https://huggingface.co"
 """The hub where none is given."""
 
-IGNORE = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*", "onnx/*", "metal/*")
-"""Files that the engines do not load where safetensors are there, so that they are not fetched."""
+IGNORE = (
+    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.gguf", "*.onnx", "*.h5", "*.msgpack"),
+    *("original/*", "onnx/*", "metal/*"),
+)
+"""Files that the engines do not load where safetensors are there, so that they are not fetched; pickles among them."""
 
 MARK = ".origin"
 """A file in the folder while it is filled, which says for which commit."""

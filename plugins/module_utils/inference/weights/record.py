@@ -74,8 +74,11 @@ class Record:
         return [name for name in sorted({*seen, *self.stats}) if self.stats.get(name) != seen.get(name)]
 
     def missing(self, folder: Path) -> list[str]:
-        """Return files with a known content that are not there."""
-        return sorted(name for name in {**self.sums, **self.blobs} if not (folder / name).is_file())
+        """Return files with a known content that are not there, or none of the model's, which are never read."""
+        there = set(files_of(folder))
+        return sorted(
+            n for n in {**self.sums, **self.blobs} if n not in there and not {*Path(n).parts}.intersection(_LOCAL)
+        )
 
     def verify(self, folder: Path, *, full: bool = False, say: Callable[[str], None] = lambda _: None) -> list[str]:
         """Read the files that changed (``full``: all) and return a line for each whose content is not the known one.
@@ -130,8 +133,11 @@ def record_path(folder: Path, state_dir: Path = STATE_DIR) -> Path:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """Yield the paths of a model's files in its folder; links are followed, folders that are tools' own left out."""
-    for place, folders, names in os.walk(folder, followlinks=True):
+    """Yield the paths of a model's files in its folder; folders that are tools' own are left out.
+
+    Links to files are followed, links to folders are not: they may lead back, or to all of the file system.
+    """
+    for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _LOCAL)
         for name in sorted(names):
             path = Path(place, name)
