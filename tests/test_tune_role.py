@@ -98,7 +98,7 @@ class Site:
             (folder / "bin" / name).chmod(0o755)
         (folder / "library" / "service_generation.py").write_text(STATUS % ROOT)
         (folder / "library" / "service_control.py").write_text(CONTROL)
-        for name in ("tune_measure.py",):
+        for name in ("tune_measure.py", "report_document.py"):
             (folder / "library" / name).symlink_to(ROOT / "plugins" / "modules" / name)
             (folder / "action" / name).symlink_to(ROOT / "plugins" / "action" / name)
         self.role("service", "main", note("render"))
