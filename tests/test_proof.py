@@ -617,6 +617,16 @@ def test_a_unit_with_another_main_process_proves_nothing(deployed, monkeypatch):
     assert result["ok"] is False
 
 
+def test_a_process_that_the_service_named_and_that_is_not_below_it_proves_nothing(deployed, tmp_path):
+    deployed()
+    file = tmp_path / "run/kimi/state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pid": os.getpid()}))
+    case = gather.gather("kimi")
+    assert (case.main, case.supervisor, case.children) == (None, None, [])
+    assert f"names process {os.getpid()}, which is none of" in case.why["process"]
+    assert proved()[1] == {"proof-no-process"}
+
+
 def test_what_is_not_installed_is_an_error(deployed):
     with pytest.raises(meant.MeantError, match=r"run site\.yml"):
         gather.gather("other")

@@ -52,13 +52,12 @@ cause: {description: What the supervisor recorded about a failed start., returne
 journal: {description: The last lines of the unit's journal., returned: failure, type: list}
 """
 
-import json
 import re
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.inference import generations, systemd
+from ansible.module_utils.inference import generations, runtime, systemd
 
 POLL_S = 0.5
 """Seconds between two looks at the unit; on two cores a tighter loop slows the start that it watches."""
@@ -92,14 +91,7 @@ def follow(unit: str, since: float, until: float) -> tuple[systemd.UnitState, li
 
 def cause(instance: str, since: float) -> dict[str, Any]:
     """Return what the supervisor recorded about a failure after ``since`` (Unix time): a record outlives success."""
-    file = generations.RUNTIME_ROOT / instance / "last-failure.json"
-    try:
-        if file.stat().st_mtime < since:
-            return {}
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return runtime.read_json(generations.RUNTIME_ROOT / instance / "last-failure.json", since) or {}
 
 
 def begin(module: AnsibleModule, unit: str) -> float:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import managed_files, systemd, toolkit
+from . import managed_files, runtime, systemd, toolkit
 from .managed_files import Entry
 
 SCHEMA = 1
@@ -241,11 +241,8 @@ class Store:
 
 def running(instance: str, root: Path | None = None) -> str | None:
     """Return the generation that the instance's supervisor says it was started with, or None."""
-    try:
-        state = json.loads(((root or RUNTIME_ROOT) / instance / "state.json").read_text())
-    except (OSError, ValueError):
-        return None
-    found = state.get("generation") if isinstance(state, dict) else None
+    state = runtime.read_json((root or RUNTIME_ROOT) / instance / "state.json") or {}
+    found = state.get("generation")
     return found if isinstance(found, str) else None
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import generations, systemd
+from . import generations, runtime, systemd
 
 RELEASES = Path("/opt/inference/releases")
 RELEASE_FACTS = ("name", "engine", "version", "variant", "created", "patches", "changed_files")
@@ -22,7 +22,7 @@ def describe(instance: str) -> dict[str, Any]:
     store = generations.Store(instance)
     current = store.current()
     generation = store.load(current) if current else None
-    start = _json(generations.RUNTIME_ROOT / instance / "state.json")
+    start = runtime.read_json(generations.RUNTIME_ROOT / instance / "state.json")
     release = _json(RELEASES / generation.release / "release.json") if generation else None
     unit = systemd.unit_state(generation.unit) if generation else None
     return {

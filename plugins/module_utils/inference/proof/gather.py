@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import environment_text, generations, systemd
+from .. import environment_text, generations, runtime, systemd
 from ..releases import sealing
 from ..supervisor import proc as processes
 from . import answer, journal, process
@@ -37,13 +37,11 @@ def gather(instance: str) -> Case:
     generation = store.load(current)
     record = _json(RELEASES / generation.release / "release.json") or {}
     meant = read(generation, record)
-    state = _json(generations.RUNTIME_ROOT / instance / "state.json") or {}
+    state = runtime.read_json(generations.RUNTIME_ROOT / instance / "state.json") or {}
     why: dict[str, str] = {}
     main, supervisor, children = _processes(meant, state, why)
     family = [entry for entry in (main, *children) if entry]
-    info, why["answer"] = answer.ask(
-        meant.engine, answer.getter(meant.host, meant.port, _key(meant, state.get("supervisor_pid")))
-    )
+    info, why["answer"] = answer.ask(meant.engine, answer.getter(meant.host, meant.port, _key(meant, supervisor)))
     return Case(
         meant=meant,
         started_with=state.get("generation"),
@@ -65,7 +63,8 @@ def _processes(
 ) -> tuple[process.Process | None, process.Process | None, list[process.Process]]:
     """Return the engine's main process, the supervisor, and the engine's other processes.
 
-    The numbers in state.json are believed only while systemd names the same supervisor: they outlive the process.
+    The numbers in state.json are believed only while systemd names the same supervisor, since they outlive the process,
+    and only of a process below it: the service could write any number there.
     """
     supervisor, main = state.get("supervisor_pid"), state.get("pid")
     seen = systemd.unit_state(meant.unit)
@@ -75,18 +74,23 @@ def _processes(
     if seen.main_pid != supervisor:
         why["process"] = f"{meant.unit} is {seen.active}, its main process {seen.main_pid or 'none'}, not {supervisor}"
         return None, None, []
-    below = list(processes.descendants(main, processes.processes()))[:MOST_PROCESSES]
+    table = processes.processes()
+    if main not in processes.descendants(supervisor, table):
+        why["process"] = f"the supervisor's state.json names process {main}, which is none of {meant.unit}'s"
+        return None, None, []
+    below = list(processes.descendants(main, table))[:MOST_PROCESSES]
     children = [found for found in map(process.read, below) if found]
     return process.read(main), process.read(supervisor), children
 
 
-def _key(meant: Meant, pid: object) -> str | None:
+def _key(meant: Meant, supervisor: process.Process | None) -> str | None:
     """Return the engine's key, where it has one that can be read here; without it the engine may say 401."""
     if meant.key_file is None:
         return None
     file = CREDENTIALS / meant.unit / meant.key_file
     # the unit's own view of the file system has the credentials wherever the host's has not
-    for path in (file, Path(f"/proc/{pid}/root{file}")):
+    inside = [Path(f"/proc/{supervisor.pid}/root{file}")] if supervisor else []
+    for path in (file, *inside):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return path.read_text(encoding="ascii").strip()
     return None
