@@ -16,7 +16,7 @@ NCCL = "NCCL 2.30.7"
 TORCH = "PyTorch"
 HUB = "huggingface_hub and transformers"
 
-_NO_NOTE = r"^(?!.*(?:\b(?-i:DEBUG|INFO|WARNING)\b|fall(?:ing|s)? ?back)).*"
+_NO_NOTE = r"^(?!.*(?:\b(?-i:DEBUG|INFO|WARNING)\b|fall(?:ing|s)? ?back|\b(?:serving|using) .{0,80}\binstead\b)).*"
 """Starts the pattern of what is a fault only as an error: engines also note what they do without, and go on."""
 
 NETWORK: tuple[Signature, ...] = (
@@ -63,9 +63,9 @@ NETWORK: tuple[Signature, ...] = (
         level="critical",
         cause="limits",
         words=("memlock", "rlimit_memlock", "mlock", "cudahostregister", "ibv_reg_mr", "ibv_create_cq", "pin"),
-        pattern=r"RLIMIT_MEMLOCK|memlock (?:limit|is)|mlock.*(?:Cannot allocate|failed|not permitted)"
+        pattern=_NO_NOTE + r"(?:RLIMIT_MEMLOCK|memlock (?:limit|is)|mlock.*(?:Cannot allocate|failed|not permitted)"
         r"|(?:cudaHostRegister|ibv_reg_mr|ibv_create_cq).*(?:fail|Cannot allocate|error)|(?:failed"
-        r"|unable) to pin (?:host )?memory",
+        r"|unable) to pin (?:host )?memory)",
         what="memory could not be locked (pinned)",
         expected="LimitMEMLOCK=infinity in the unit",
         fix="set LimitMEMLOCK=infinity in the unit and restart it",
@@ -153,9 +153,10 @@ MEMORY: tuple[Signature, ...] = (
         id="kv-cache-too-small",
         level="critical",
         cause="out-of-memory",
-        words=("memory", "cache", "profiled"),
+        words=("memory", "cache", "profiled", "kv"),
         pattern=r"No available memory for the cache blocks|larger than the available KV cache memory"
         r"|Not enough memory(?:\. Please try to increase| (?:to|for)\b.{0,30}KV)|the profiled value -\d"
+        r"|leaves no room for the (?:full )?KV"
         r"|larger than the maximum number of tokens that can be stored in KV cache",
         what="after the weights no room is left for the KV cache",
         expected="room for at least one request of the model's context length",
@@ -314,11 +315,13 @@ MODEL: tuple[Signature, ...] = (
             "checkpoint",
             "invalidheaderdeserialization",
             "json",
+            "shard",
         ),
         pattern=r"is not a valid JSON file|SafetensorError|Error while deserializing header|MetadataIncompleteBuffer"
         r"|HeaderTooLarge"
         r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
-        r"|\.safetensors.*(?:No such file|not found|does not exist|missing)|not initialized from checkpoint",
+        r"|\.safetensors.*(?:No such file|not found|does not exist|missing)"
+        r"|Following weights were not initialized from checkpoint|shard file\(s\) missing",
         what="a file of the model is missing or cut off",
         expected="every shard that model.safetensors.index.json names, whole",
         fix="compare the shards with model.safetensors.index.json and with their published sizes or hashes; fetch the "
@@ -356,10 +359,10 @@ MODEL: tuple[Signature, ...] = (
         level="critical",
         cause="option",
         words=("ordinal", "world", "divisible", "gpus", "device"),
-        pattern=r"invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
+        pattern=_NO_NOTE + r"(?:invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
         r"|[Ww]orld size .*larger than .*available|(?:heads|size"
         r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
-        r"|larger than).{0,30}GPUs",
+        r"|larger than).{0,30}GPUs)",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
         fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L`; a lost GPU "
@@ -371,7 +374,7 @@ MODEL: tuple[Signature, ...] = (
         level="critical",
         cause="model",
         words=("trust_remote_code",),
-        pattern=r"(?:set|pass|use|option|argument|setting)\b.{0,60}trust_remote_code ?=? ?(?:True)?",
+        pattern=r"^(?!.*no effect).*(?:set|pass|use|option|argument|setting)\b.{0,60}trust_remote_code ?=? ?(?:True)?",
         what="the model needs code that ships with its weights",
         expected="a model that the engine knows, or --trust-remote-code after a review of that code",
         fix="prefer a release that knows the model; otherwise review the model's *.py, pin its revision and set "
@@ -383,10 +386,11 @@ MODEL: tuple[Signature, ...] = (
         level="critical",
         cause="model",
         words=("architecture", "architectures", "implementation"),
-        pattern=r"has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
+        pattern=_NO_NOTE
+        + r"(?:has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
         r"|does not recognize this architecture"
         r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
-        r"|Unsupported (?:model )?architectures?:? ?\[",
+        r"|Unsupported (?:model )?architectures?:? ?\[)",
         what="this engine release does not know the model's architecture",
         expected="an engine release (and transformers) that lists it",
         fix="take a newer engine release; do not restart: it fails the same way each time",
@@ -761,8 +765,9 @@ COMMUNICATION: tuple[Signature, ...] = (
         level="critical",
         cause="nccl",
         words=("bounds", "mismatch", "wrong", "incorrect", "corrupt", "corrupted", "corruption"),
-        pattern=r"# Out of bounds values : [1-9]\d* FAILED|(?:all_?reduce|all_?gather|collective|peer.to.peer"
-        r"|p2p).{0,80}(?:mismatch|wrong (?:data|result|value|sum)|incorrect|corrupt)",
+        pattern=_NO_NOTE
+        + r"(?:# Out of bounds values : [1-9]\d* FAILED|(?:all_?reduce|all_?gather|collective|peer.to.peer"
+        r"|p2p).{0,80}(?:mismatch|wrong (?:data|result|value|sum)|incorrect|corrupt))",
         what="a collective returned wrong data",
         expected="value-checked collectives without a difference",
         fix="do not serve: compare with NCCL_P2P_DISABLE=1; where only the engine's own all-reduce is wrong, "
@@ -827,8 +832,8 @@ COMMUNICATION: tuple[Signature, ...] = (
         level="critical",
         cause="nccl",
         words=("diststoreerror", "clients", "tcpstore", "rendezvous", "connectfullmesh"),
-        pattern=r"DistStoreError|waiting for clients|TCPStore.*(?:timed? ?out|timeout|failed|refused)"
-        r"|rendezvous.*(?:timed? ?out|failed)|connectFullMesh.*(?:fail|timeout)",
+        pattern=_NO_NOTE + r"(?:DistStoreError|waiting for clients|TCPStore.*(?:timed? ?out|timeout|failed|refused)"
+        r"|rendezvous.*(?:timed? ?out|failed)|connectFullMesh.*(?:fail|timeout))",
         what="the ranks did not find each other",
         expected="all ranks at the same address and port within the timeout",
         fix="look for the rank that died before; check --dist-init-addr, the distributed port, and a firewall between "
@@ -1063,8 +1068,8 @@ PACKAGES: tuple[Signature, ...] = (
         level="critical",
         cause="packages",
         words=("modulenotfounderror", "importerror", "module"),
-        pattern=r"ModuleNotFoundError: No module named|ImportError: cannot import name|No module named '?(?:sglang|vllm"
-        r"|torch)\b",
+        pattern=_NO_NOTE + r"(?:ModuleNotFoundError: No module named|ImportError: (?:cannot import name|Please install"
+        r"|.*(?:is not installed|not available))|No module named '?(?:sglang|vllm|torch)\b)",
         what="a Python module is missing or of another version",
         expected="the engine's locked set of packages, and its own interpreter in ExecStart=",
         fix="check that ExecStart= uses the release's own python; rebuild the release from its lock",
@@ -1257,8 +1262,10 @@ RUNNING: tuple[Signature, ...] = (
             "died",
             "terminate",
             "aborted",
+            "ranks",
         ),
-        pattern=r"EngineDeadError|Engine process \(pid \d+\) died|terminate called after throwing"
+        pattern=r"EngineDeadError|other ranks that didn't finish loading|Engine process \(pid \d+\) died"
+        r"|terminate called after throwing"
         r"|Fatal Python error: Aborted"
         r"|EngineCore (?:encountered|failed)|Engine core (?:initialization failed|process)"
         r"|Engine process failed|Worker proc \S+ died|WorkerProc (?:initialization|hit)|(?:Scheduler"

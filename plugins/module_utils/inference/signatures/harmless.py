@@ -84,6 +84,13 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
         "torch._inductor, FlashInfer",
     ),
     _harmless(
+        "port-retried",
+        ("retrying",),
+        r"already in use\. Retrying with a new port",
+        "vLLM met a port that was taken, and takes another",
+        "vLLM 0.32.0 config/parallel.py",
+    ),
+    _harmless(
         "optional-import",
         ("ignore",),
         r"Ignore import error when loading",
