@@ -107,6 +107,12 @@ def test_of_a_stage_that_was_measured_again_the_better_value_counts() -> None:
     assert found == {"concurrent.tok_s": 1200.0, "concurrent.ttft_s": 0.1, "concurrent.ttft_p99_s": 0.1}
 
 
+def test_a_figure_that_only_the_second_measurement_has_counts() -> None:
+    found = metrics_of({"single": figures("lag"), "again": {"single": figures()}})
+    assert found == {"single.decode_tok_s": 80.0, "single.ttft_s": 0.1}
+    assert metrics_of({"single": figures("lag"), "again": {"single": figures("lag")}}) == {}
+
+
 def test_a_forgiven_regression_is_a_warning_and_nothing_else_is_forgiven() -> None:
     slow, wrong = {"id": "regression", "level": "critical"}, {"id": "golden", "level": "critical"}
     unknown = {"id": "no-metrics", "level": "unknown"}
