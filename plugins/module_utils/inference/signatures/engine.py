@@ -138,9 +138,10 @@ MEMORY: tuple[Signature, ...] = (
             "cuda_error_out_of_memory",
             "cublas_status_alloc_failed",
             "curesult",
+            "vram",
         ),
         pattern=r"(?:\bcu(?:da|blas)\w*\b|Triton|\bGPU\b)[^.;]{0,40}\bout of memory|\bOutOfMemoryError\b"
-        r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|insufficient free VRAM|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
         r"|CUresult error:? +(?:result=)?2\b",
         what="the GPU ran out of memory",
         expected="weights, KV cache, graphs and NCCL's buffers fit, with room for the largest prefill",
@@ -1083,7 +1084,7 @@ OPTIONS: tuple[Signature, ...] = (
         level="info",
         cause="option",
         words=("deprecated",),
-        pattern=r"is deprecated|has been deprecated|are deprecated",
+        pattern=r"^(?!.*(?:Error|Exception): ).*(?:is|has been|are) deprecated",
         what="an option or variable will go away",
         expected="the name that the line gives instead",
         fix="use the new name at the next change of the configuration",
@@ -1108,8 +1109,9 @@ OPTIONS: tuple[Signature, ...] = (
         id="configuration-refused",
         level="critical",
         cause="option",
-        words=("value", "argument", "valueerror", "assertionerror"),
-        pattern=r"(?:^|[)\]:|] )\s*Value error, |Unknown argument in config file|(?:ValueError|AssertionError):"
+        words=("value", "argument", "valueerror", "deprecated", "assertionerror"),
+        pattern=r"(?:^|[)\]:|] )\s*Value error, |Unknown argument in config file|(?:Error"
+        r"|Exception): .{1,200}\bis deprecated\b|(?:ValueError|AssertionError):"
         r" (?:--[a-z][\w-]+|\w+_size) (?:must|should|can|is not|requires|does)",
         what="the engine refuses its configuration: options that do not go together, or not with this model",
         expected="a set of options that the release supports for this model",

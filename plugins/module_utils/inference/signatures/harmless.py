@@ -91,6 +91,13 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
         "vLLM 0.32.0 config/parallel.py",
     ),
     _harmless(
+        "client-model-name",
+        ("model",),
+        r"The model [`'\"][^`'\"]*[`'\"] does not exist",
+        "a client asked for a model that is not served under this name",
+        "vLLM 0.32.0 entrypoints/openai",
+    ),
+    _harmless(
         "optional-import",
         ("ignore",),
         r"Ignore import error when loading",

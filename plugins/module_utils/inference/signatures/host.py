@@ -232,7 +232,8 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         pattern=r"\bOOMKilled\b|low on resource: memory|Not enough host memory|Failed to allocate pinned memory"
         r"|Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
         r"|Memory cgroup out of memory|killed by the OOM killer"
-        r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b|DefaultCPUAllocator: (?:can't allocate|not enough)"
+        r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b(?!.*VRAM)|DefaultCPUAllocator: (?:can't allocate"
+        r"|not enough)"
         r"|^(?!.*(?:\bibv_|mlock|cudaHostRegister|/dev/shm)).*Cannot allocate memory",
         what="the host ran out of memory",
         expected="host memory for the loading processes, pinned buffers and the page cache",
