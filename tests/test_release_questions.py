@@ -7,6 +7,7 @@ The hand-made release is a real virtual environment whose torch and sglang are a
 import copy
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def probe(made, tmp_path, capsys):
     """Return a function that runs the module on the hand-made release."""
     module = load()
     module.DRIVER = tmp_path / "driver"
+    module.account = lambda _: {}  # no other account comes into the tests' folders
 
     def call(*, check=False, **arguments):
         given = {"release": NAME, "root": str(made), "state_dir": str(tmp_path / "state"), **arguments}
@@ -237,6 +239,54 @@ def test_another_driver_or_another_model_is_asked_again(made, probe, tmp_path):
         "kimi": {"architecture": "LlamaForCausalLM", "shared_experts": 0, "active": None,
                  "why": "the model has no shared experts"}
     }  # fmt: skip
+
+
+# what comes with weights is not run as root
+
+
+@pytest.mark.parametrize("name", ["trust-remote-code", "trust_remote_code", "--trust-remote-code"])
+def test_code_of_the_weights_is_not_asked_for(tmp_path, name):
+    (tmp_path / "config.json").write_text("{}")
+    instance = {"name": "kimi", "model": "m", "port": 1, "arguments": {name: True, "mem-fraction-static": 0.9}}
+    (entry,) = load().present("sglang", [instance], [{"name": "m", "path": str(tmp_path)}])
+    assert "--mem-fraction-static" in entry["arguments"]
+    assert not [word for word in entry["arguments"] if "trust" in word]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("user", ["nobody", "no-such-account"])
+def test_a_release_is_asked_under_an_account_without_rights(tmp_path, user, monkeypatch):
+    module = load()
+    module.DRIVER = tmp_path / "driver"
+    identity = module.account(user)
+    shown = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True, **identity).stdout
+    assert shown == "nobody\n"
+    seen = {}
+
+    def run(words, **given):
+        seen.update(given, owner=Path(given["cwd"]).owner(), words=words)
+        return subprocess.CompletedProcess(words, 0, '{"torch": {}}', "")
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    assert module.ask(releases.Release(NAME, tmp_path, tmp_path), {}, user, 1) == {"torch": {}}
+    assert (seen["user"], seen["group"], seen["owner"]) == (identity["user"], identity["group"], "nobody")
+    assert 0 not in seen["extra_groups"]
+    assert {seen["env"][name] for name in module.HOMES} == {seen["cwd"]}
+
+
+def test_nodes_are_made_as_the_unit_makes_them(tmp_path, monkeypatch):
+    module = load()
+    module.DRIVER = tmp_path / "driver"
+    called = []
+    monkeypatch.setattr(module.subprocess, "run", lambda words, **_: called.append(" ".join(words)))
+    monkeypatch.setattr(module.shutil, "which", lambda _: "/usr/bin/nvidia-modprobe")
+    module.make_device_nodes()
+    assert called == []
+    for number in range(2):
+        (module.DRIVER / f"gpus/0000:0{number}:00.0").mkdir(parents=True)
+    (module.DRIVER / "version").write_text("NVRM")
+    module.make_device_nodes()
+    assert called == ["nvidia-modprobe -c 0", "nvidia-modprobe -c 1", "nvidia-modprobe -u -c 0"]
 
 
 def test_answers_that_were_damaged_are_asked_again(made, probe, tmp_path):

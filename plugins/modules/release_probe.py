@@ -12,6 +12,7 @@ description:
     (is_sm120_supported and its kin), and whether the shared expert of the models is fused.
   - Runs in a process of its own, with a bound, that writes no bytecode and has a home of its own. Answers are kept
     outside of the release and are asked again when release, driver, GPUs or models change.
+  - Code that comes with weights is not run for it, whatever an instance's trust-remote-code says.
 attributes:
   check_mode: {support: full, description: Answers that are kept are judged; nothing is asked.}
   diff_mode: {support: none}
@@ -23,6 +24,10 @@ options:
     elements: dict
     default: []
   catalog: {description: Models as in C(model_catalog)., type: list, elements: dict, default: []}
+  user:
+    description: Account that the release runs under while it is asked; V(nobody) where the host has no such account.
+    type: str
+    default: nobody
   timeout: {description: Seconds that the answers may take., type: int, default: 180}
   root: {description: Where releases are., type: path, default: /opt/inference/releases}
   state_dir: {description: Where answers are kept., type: path, default: /var/lib/inference/releases}
@@ -47,6 +52,9 @@ cached: {description: Whether the answers were kept from before., returned: succ
 import hashlib
 import inspect
 import json
+import os
+import pwd
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -84,7 +92,9 @@ def present(engine: str, instances: list[dict[str, Any]], catalog: list[dict[str
         except OSError:
             content = None
         if model and content is not None:
-            words = engine_args.command(engine, "python", instance, model)
+            # asked outside of the unit's sandbox: what comes with the weights is read here, never run
+            safe = {**(instance.get("arguments") or {}), engine_args.RUNS_FOREIGN_CODE: None}
+            words = engine_args.command(engine, "python", {**instance, "arguments": safe}, model)
             options = words[next(i for i, word in enumerate(words) if word.startswith("--")) :]
             digest = hashlib.sha256(content).hexdigest()
             entry = {"name": instance["name"], "path": model["path"], "arguments": options, "config": digest}
@@ -92,9 +102,31 @@ def present(engine: str, instances: list[dict[str, Any]], catalog: list[dict[str
     return found
 
 
-def ask(release: releases.Release, request: dict[str, Any], timeout: int) -> dict[str, Any]:
+def account(user: str) -> dict[str, Any]:
+    """Return how subprocess starts a program under an account, with its groups, as a unit does. Only root can."""
+    if os.geteuid() != 0:
+        return {}
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    found = known.get(user) or known["nobody"]
+    groups = os.getgrouplist(found.pw_name, found.pw_gid)
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups}
+
+
+def make_device_nodes() -> None:
+    """Have the nodes of all GPUs and of unified memory made, as the unit does: without root CUDA makes none."""
+    if not (DRIVER / "version").exists() or not shutil.which("nvidia-modprobe"):
+        return
+    gpus = len(list(DRIVER.glob("gpus/*")))
+    for words in (*(["-c", str(minor)] for minor in range(gpus)), ["-u", "-c", "0"]):
+        subprocess.run(["nvidia-modprobe", *words], capture_output=True, check=False)
+
+
+def ask(release: releases.Release, request: dict[str, Any], user: str, timeout: int) -> dict[str, Any]:
     """Run the questions under the release's own Python. Raises OSError, ValueError and subprocess.TimeoutExpired."""
+    make_device_nodes()
+    identity = account(user)
     with tempfile.TemporaryDirectory(prefix="inference-probe.") as home:
+        os.chown(home, identity.get("user", -1), identity.get("group", -1))
         environment = dict.fromkeys(HOMES, home) | {
             "PATH": f"{release.venv}/bin:/usr/local/cuda/bin:/usr/bin:/bin",
             "CUDA_HOME": "/usr/local/cuda",
@@ -105,6 +137,7 @@ def ask(release: releases.Release, request: dict[str, Any], timeout: int) -> dic
             [str(release.python), "-I", "-B", "-c", inspect.getsource(asked)],
             input=json.dumps(request), env=environment, cwd=home,
             capture_output=True, text=True, errors="replace", check=False, timeout=timeout,
+            **identity,
         )  # fmt: skip
     try:
         answers: dict[str, Any] = json.loads(done.stdout)
@@ -133,7 +166,7 @@ def answers_of(module: AnsibleModule, release: releases.Release, record: dict[st
     if module.check_mode:
         return None, False
     try:
-        answers = ask(release, request, module.params["timeout"])
+        answers = ask(release, request, module.params["user"], module.params["timeout"])
     except subprocess.TimeoutExpired:
         # not kept: a host that was busy may answer the next time
         return {"torch": {"error": f"no answer in {module.params['timeout']} s"}}, False
@@ -171,6 +204,7 @@ def main() -> None:
             "release": {"type": "str", "required": True},
             "instances": {"type": "list", "elements": "dict", "default": []},
             "catalog": {"type": "list", "elements": "dict", "default": []},
+            "user": {"type": "str", "default": "nobody"},
             "timeout": {"type": "int", "default": 180},
             "root": {"type": "path", "default": "/opt/inference/releases"},
             "state_dir": {"type": "path", "default": "/var/lib/inference/releases"},

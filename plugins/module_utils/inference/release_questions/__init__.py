@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..findings import Finding, Level, NotChecked, Report
-from ..nccl.variables import VersionError, parse_version
+from ..nccl.variables import same_release
 
 OLDEST_CUDA = (12, 8)
 """The first CUDA with kernels for compute capability 12.0 (NVIDIA, CUDA 12.8 release notes)."""
@@ -149,11 +149,7 @@ def _nccl(answers: Answers, record: Answers) -> Said:
     if not seen or not locked:
         yield NotChecked("release-nccl", "torch tells no NCCL" if not seen else "the lock has no NCCL")
         return
-    try:
-        same = parse_version(seen) == parse_version(locked)
-    except VersionError:
-        same = seen == locked
-    if not same:
+    if not same_release(seen, locked):
         yield _found(
             "release-nccl", "torch takes another NCCL than the lock's", seen, locked,
             "Remove LD_LIBRARY_PATH and NCCL packages of the system that come first; build the release again.",
