@@ -132,6 +132,14 @@ def test_a_run_is_the_topmost_process_of_ansible(proc: Path):
     assert other.run == runs[60]
 
 
+def test_a_playbook_that_a_program_of_another_playbook_runs_is_a_run_of_its_own(proc: Path):
+    process(proc, 52, 51, "/usr/bin/python3", "./prove")
+    process(proc, 53, 52, "ansible-playbook", "restart.yml")
+    process(proc, 54, 53, "ansible-playbook", "restart.yml")
+    process(proc, 55, 54, "/usr/bin/python3", "a module")
+    assert [host_lock.own(proc, number).pid for number in (51, 52, 53, 54, 55, 70)] == [50, 50, 53, 53, 53, 70]
+
+
 def test_the_same_number_after_a_reboot_or_reused_is_another_run(proc: Path):
     before = host_lock.own(proc, 60).run
     stat = proc / "60/stat"

@@ -87,15 +87,15 @@ def living(proc: Path = PROC) -> dict[int, str]:
 
 
 def own(proc: Path = PROC, pid: int | None = None) -> Holder:
-    """Return the run that this process belongs to: the topmost of its ancestors that is Ansible's.
+    """Return the run that this process belongs to, by the process that began it.
 
-    Ansible works in children of its own; all of them belong to one run.
+    Ansible works in children of its own; all of them belong to one run. A playbook that a program runs which another
+    playbook has started is a run of its own.
     """
     runs = living(proc)
     number = mine = pid or os.getpid()
-    while number > 1:
-        if number in runs:
-            mine = number
+    while number > 1 and (number in runs or mine not in runs):
+        mine = number if number in runs else mine
         number = _parent(proc / str(number))
     folder = proc / str(mine)
     return Holder(
