@@ -68,7 +68,7 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     ),
     _harmless(
         "nccl-probing",
-        ("plugin", "topology", "device", "real", "disabled", "nvls", "dlvsym", "dlopen", "symbol"),
+        ("plugin", "topology", "device", "real", "disabled", "nvls", "dlvsym", "dlopen", "symbol", "libnccl"),
         r"NCCL INFO (?:.*Plugin: Could not find|Failed to initialize NET plugin|NET/IB : No device"
         r"|Topology detection ?: could not read|Could not find real path|.*P2P is disabled between"
         r"|.*dlvsym failed|.*failed to (?:open|load) lib|NVLS .*not supported|\w+/Plugin ?: |.*No plugin found)"
