@@ -443,7 +443,8 @@ def test_a_fused_all_reduce_that_is_none_is_not_asked_for():
 class _Engine(BaseHTTPRequestHandler):
     def do_GET(self):
         allowed = self.headers.get("Authorization") == "Bearer k"
-        known = {"/get_server_info": b'{"version": "0.5.9"}', "/list": b"[]"}.get(self.path)
+        answers = {"/get_server_info": b'{"version": "0.5.9"}', "/list": b"[]", "/deep": b"[" * 200_000}
+        known = answers.get(self.path)
         self.send_response(401 if not allowed else 200 if known else 404)
         self.end_headers()
         self.wfile.write(known or b"")
@@ -460,6 +461,7 @@ def test_the_engine_is_asked_by_its_new_path_then_by_the_old_one():
         assert answer.ask("sglang", answer.getter("0.0.0.0", port, "k")) == ({"version": "0.5.9"}, "")
         assert answer.ask("sglang", answer.getter("127.0.0.1", port)) == (None, "/get_server_info: status 401")
         assert answer.getter("127.0.0.1", port, "k")("/list") == "no JSON object"
+        assert answer.getter("127.0.0.1", port, "k")("/deep") == "no answer (RecursionError)"
     finally:
         server.shutdown()
         server.server_close()

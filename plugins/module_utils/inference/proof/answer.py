@@ -45,7 +45,7 @@ def getter(host: str, port: int, key: str | None = None) -> Get:
             if answer.status != http.HTTPStatus.OK:
                 return f"status {answer.status}"
             document = json.loads(answer.read(MOST_BYTES))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             return f"no answer ({type(error).__name__})"
         finally:
             connection.close()
