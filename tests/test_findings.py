@@ -75,3 +75,13 @@ def test_findings_keep_their_order_by_level():
     report.extend([finding("info"), finding("warning"), finding("info")])
     assert len(report.at("info")) == 2
     assert report.at("critical") == []
+
+
+def test_what_an_engine_wrote_tells_a_terminal_nothing():
+    report = Report([Finding("x", "info", "w", seen="a\x1b]52;c;aGk=\x07b\r\x9b2J", expected="ä\n\tö", fix="")])
+    report.skip("y", "\x1b[2J")
+    text = report.as_text()
+    assert "a\\x1b]52;c;aGk=\\x07b\\x0d\\x9b2J" in text
+    assert "\\x1b[2J" in text
+    assert "ä\n" in text and "\tö" in text
+    assert not any(character in text for character in "\x1b\x07\r\x9b")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,9 @@ LEVELS: tuple[Level, ...] = ("critical", "unknown", "warning", "info")
 
 EXIT_CODES: Mapping[Level, int] = {"critical": 2, "unknown": 3, "warning": 1, "info": 0}
 """Exit code of the most pressing finding. The numbers are those of monitoring plugins (Nagios and kin)."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that tell a terminal what to do; logs and answers of engines may hold some."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Report:
         if self.not_checked:
             blocks.append("not checked\n" + "\n".join(f"  {e.id}: {e.why}" for e in self.not_checked))
         blocks.append(self.summary())
-        return "\n\n".join(blocks)
+        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n\n".join(blocks))
 
     def summary(self) -> str:
         """Return one line that counts the findings, such as ``1 critical, 2 warning, 3 not checked``."""
