@@ -764,3 +764,42 @@ def test_a_pointer_in_place_of_weights():
     assert "weight-file-small" in found(POINTER.format(135, "8月   1"))
     assert "weight-file-small" not in found(POINTER.format("9.3G", "Nov 30"))
     assert "weight-file-small" not in found(POINTER.format(135, "Nov 30").replace("safetensors", "json"))
+
+
+NUMASTAT = """\
+                           node0           node1
+numa_hit              1000000000      1000000000
+numa_miss                      0       {:10d}
+numa_foreign                   0               0
+"""
+
+
+def test_numastat():
+    assert "node 1: 33.3%" in found(NUMASTAT.format(500_000_000))["numa-misses"].seen
+    assert "numa-misses" not in found(NUMASTAT.format(0)) and diagnose(NUMASTAT.format(0)).kinds == ["numastat"]
+
+
+@pytest.mark.parametrize(
+    ("text", "endless"),
+    [
+        ("services:\n  vllm:\n    restart: unless-stopped\n", True),
+        ("docker run --restart=always --ipc=host vllm/vllm-openai --model m", True),
+        ("docker run --restart unless-stopped --ipc=host vllm/vllm-openai --model m", True),
+        ("docker run --restart=on-failure:5 --ipc=host vllm/vllm-openai --model m", False),
+        ("services:\n  vllm:\n    restart: on-failure\n", False),
+    ],
+)
+def test_containers_that_restart_for_ever(text, endless):
+    assert ("container-restarts-for-ever" in pressing(text)) is endless
+
+
+@pytest.mark.parametrize(
+    ("text", "finding_id"),
+    [
+        ("curl: (7) Failed to connect to localhost port 8000: Connection refused", "server-not-listening"),
+        ("curl: (52) Empty reply from server", "server-not-ready"),
+        ("curl: (28) Operation timed out after 5001 milliseconds with 0 bytes received", "server-not-ready"),
+    ],
+)
+def test_an_error_of_curl_without_its_request(text, finding_id):
+    assert finding_id in pressing(text)

@@ -230,6 +230,7 @@ READERS: tuple[Reader, ...] = (
     diagnose_host.read_driver_versions,
     diagnose_host.read_segments,
     diagnose_host.read_counts,
+    diagnose_host.read_numastat,
     diagnose_host.read_commands,
 )
 """All readers, in the order in which their findings are shown."""

@@ -367,6 +367,29 @@ def _listed_names(line: str) -> list[str]:
     return words if words and all(re.fullmatch(r"[\w./-]+", word) for word in words) else []
 
 
+_NUMASTAT = re.compile(r"^\s*numa_(?P<what>hit|miss)\s+(?P<counts>\d+(?:\s+\d+)*)\s*$")
+
+
+def read_numastat(lines: Sequence[str]) -> Reading | None:
+    """Return the share of allocations that missed their NUMA node, as ``numastat`` counts them, or None."""
+    counts = {
+        found["what"]: [int(count) for count in found["counts"].split()]
+        for line in lines
+        if (found := _NUMASTAT.match(line))
+    }
+    if "hit" not in counts or "miss" not in counts:
+        return None
+    reading = Reading("numastat")
+    shares = [miss / max(hit + miss, 1) for hit, miss in zip(counts["hit"], counts["miss"], strict=False)]
+    if any(counts["miss"]):
+        seen = ", ".join(f"node {node}: {share:.1%}" for node, share in enumerate(shares))
+        reading.add("numa-misses", seen)
+    return reading
+
+
+_ENDLESS = re.compile(
+    r"^\s*restart:\s*[\"']?(?:always|unless-stopped)\b|--restart[= ][\"']?(?:always|unless-stopped)\b"
+)
 _CONTAINER = re.compile(r"\b(?:docker|podman) run\b.*(?:vllm|sglang)", re.IGNORECASE)
 _SHARES_MEMORY = re.compile(r"--ipc[= ]host|--shm-size")
 
@@ -381,9 +404,12 @@ def read_commands(lines: Sequence[str]) -> Reading | None:
     """Return what is missing in commands of collective tests and containers; None when the input holds none."""
     collectives = [line for line in lines if _COLLECTIVE.search(line) and not line.lstrip().startswith("#")]
     containers = [line for line in _joined(lines) if _CONTAINER.search(line)]
-    if not collectives and not containers:
+    endless = [line for line in _joined(lines) if _ENDLESS.search(line)]
+    if not collectives and not containers and not endless:
         return None
     reading = Reading("commands")
+    for line in endless:
+        reading.add("container-restarts-for-ever", redact(line.strip())[:200])
     returned = any(_RESULT.search(line) for line in lines)
     for command in () if returned else collectives:
         if not _LIMITED.search(command):

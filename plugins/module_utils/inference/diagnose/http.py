@@ -38,6 +38,9 @@ SLOW_PROBE = 1.0
 """Seconds from which a health answer is worth a word: SGLang's own check takes that long by design."""
 PROBE_TIMEOUT = 5.0
 
+UNNAMED = "?"
+"""The path of a request of which only curl's error is in the input: it says at least how the server is."""
+
 OK, BAD_REQUEST, SERVER_ERROR = 200, 400, 500
 UNAUTHORISED = (401, 403)
 
@@ -61,7 +64,7 @@ class Exchange:
     @property
     def health(self) -> bool:
         """Whether this request only asks how the server is."""
-        return bool(_HEALTH.search(self.path))
+        return self.path == UNNAMED or bool(_HEALTH.search(self.path))
 
 
 def read_exchange(lines: Sequence[str]) -> Reading | None:
@@ -93,6 +96,8 @@ def _exchanges(lines: Sequence[str]) -> Iterator[Exchange]:
         elif pending and (exchange := _reply(pending, line)):
             yield exchange
             pending = None
+        elif not pending and (error := _CURL_ERROR.search(line)) and int(error["code"]) in _CURL_ERRORS:
+            yield Exchange("GET", UNNAMED, _CURL_ERRORS[int(error["code"])], None, None, line)
 
 
 def _asked(line: str) -> tuple[str, str] | None:

@@ -353,12 +353,29 @@ _ROWS: tuple[Rule, ...] = (
         "llm-d#352",
     ),
     Rule(
+        "container-restarts-for-ever",
+        "warning",
+        "the container restarts for ever: a start that fails repeats until the host thrashes",
+        "a few restarts, then a stop whose last error is visible",
+        "restart: on-failure:5 (docker run --restart=on-failure:5); find the first error",
+        "eugr/spark-vllm-docker#257",
+    ),
+    Rule(
         "container-shm-small",
         "warning",
         "the container runs with the default /dev/shm of 64 MB",
         "--ipc=host, or --shm-size of several GB",
         "add --ipc=host or --shm-size=16g: NCCL and the engine's workers exchange data there",
         "vllm#1710, vLLM's Docker guide",
+    ),
+    Rule(
+        "numa-misses",
+        "info",
+        "memory that was asked of one NUMA node came from the other",
+        "next to none beside numa_hit",
+        "`numactl --hardware` shows which node is full (the page cache of the weights counts); bind each rank to the "
+        "node of its GPU, and set kernel.numa_balancing=0",
+        "Linux Documentation/admin-guide/numastat.rst",
     ),
     Rule(
         "file-mode",

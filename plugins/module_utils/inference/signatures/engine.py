@@ -317,12 +317,15 @@ MODEL: tuple[Signature, ...] = (
             "invalidheaderdeserialization",
             "json",
             "shard",
+            "checksum",
+            "checksums",
         ),
         pattern=r"is not a valid JSON file|SafetensorError|Error while deserializing header|MetadataIncompleteBuffer"
         r"|HeaderTooLarge"
         r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
         r"|\.safetensors.*(?:No such file|not found|does not exist|missing)"
-        r"|Following weights were not initialized from checkpoint|shard file\(s\) missing",
+        r"|Following weights were not initialized from checkpoint|shard file\(s\) missing|checksums? did NOT match"
+        r"|\.safetensors: FAILED\b",
         what="a file of the model is missing or cut off",
         expected="every shard that model.safetensors.index.json names, whole",
         fix="compare the shards with model.safetensors.index.json and with their published sizes or hashes; fetch the "
