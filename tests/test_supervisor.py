@@ -327,6 +327,23 @@ def test_a_dead_engine_ends_the_start_with_the_cause_from_its_log(unit):
     assert unit.state()["phase"] == "failed"
 
 
+def test_the_phase_in_which_an_engine_died_is_the_last_that_it_told(unit):
+    unit.start("--die-in-load", "3")
+
+    def engine_pid() -> int | None:
+        with contextlib.suppress(OSError, ValueError):
+            return unit.state()["pid"]
+        return None
+
+    pid = wait_for(engine_pid, 5, "the engine's number")
+    unit.process.send_signal(signal.SIGSTOP)  # as if it got no CPU time until the engine is dead
+    wait_for(lambda: not alive(pid), 10, "the engine's end")
+    unit.process.send_signal(signal.SIGCONT)
+    assert unit.ended() == 1
+    assert unit.failure()["phase"] == "loading weights"
+    assert "while loading weights" in unit.failure()["event"]
+
+
 def test_a_dead_engine_without_a_known_line_is_no_riddle(unit):
     assert unit.start("--die-in-load", "0").ended() == 1, "an engine that ends unasked has failed, whatever its status"
     assert unit.failure()["cause"] == "engine-ended"

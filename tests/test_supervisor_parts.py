@@ -359,6 +359,17 @@ def test_the_reason_of_a_failure_does_not_gather(serving, monkeypatch, how):
     assert pump.lines[-1] == "torch.OutOfMemoryError: CUDA out of memory."
 
 
+def test_what_is_still_in_the_pipe_is_waited_for(serving, monkeypatch):
+    pump, inlet, journal = serving
+    monkeypatch.setattr(pump._at_once, "wait", lambda _: time.sleep(0.5))  # as if the thread got no CPU time
+    os.write(inlet, b"first\n")
+    journal.recv(1000)
+    os.write(inlet, b"torch.OutOfMemoryError: CUDA out of memory.\n")
+    pump.last_output = 0.0
+    pump.settle(quiet_s=0.2, at_most_s=5)
+    assert explain(Failure("engine-ended", "x"), pump.matches).cause == "cuda-out-of-memory"
+
+
 def one_by_one(raw: bytes):
     """Return what is passed on, matched and kept when each line is searched by itself, in full."""
     scanner, texts = signatures.Scanner(), []

@@ -138,6 +138,9 @@ class Supervisor:
         kernel's out-of-memory killer (after which systemd stops the unit) did not end because somebody asked.
         """
         self._pump.settle(quiet_s=0.2, at_most_s=1.0)
+        for event in self._inbox.events():
+            if isinstance(event, Begun):  # which phase it ended in; nothing else counts any more
+                self._take_event(event)
         if may_be:
             self._take_signals()
         return self._kill_at is not None

@@ -232,8 +232,14 @@ class LogPump(threading.Thread):
         """
         self._at_once.set()
         deadline = time.monotonic() + at_most_s
-        while self.is_alive() and time.monotonic() < deadline and time.monotonic() - self.last_output < quiet_s:
+        while self.is_alive() and time.monotonic() < deadline and not self._is_quiet(quiet_s):
             time.sleep(0.05)
+
+    def _is_quiet(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        unread = any(events & select.POLLIN for _, events in poll.poll(0))
+        return not unread and time.monotonic() - self.last_output >= seconds
 
     def finish(self, timeout_s: float) -> None:
         """Take what is left, without letting it gather, and wait for the end of the pipe."""
