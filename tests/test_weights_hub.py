@@ -6,6 +6,7 @@ That the stand-in speaks as a hub does is shown by the hub's own client, which f
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -181,6 +182,19 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(
     with pytest.raises(HubError, match=r"seen 0\.0 GB free"):
         fetch(server, tmp_path / "new")
     assert not (tmp_path / "new").exists() and not server.sent
+
+
+def test_a_folder_that_somebody_else_laid_there_is_not_filled(server: HubServer, tmp_path: Path):
+    other, trap = tmp_path / "other", tmp_path / "trap"
+    other.mkdir()
+    trap.symlink_to(other)
+    with pytest.raises(HubError, match="which is a link or another account's"):
+        fetch(server, trap)
+    if os.getuid() == 0:
+        os.chown(other, 12345, 12345)
+        with pytest.raises(HubError, match="which is a link or another account's"):
+            fetch(server, other)
+    assert not list(other.iterdir()) and not server.sent
 
 
 def test_a_repository_without_weights(server: HubServer, tmp_path: Path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import http.client
 import json
+import os
 import shutil
 import time
 import urllib.error
@@ -104,6 +105,7 @@ def download(hub: Hub, name: str, revision: str, folder: Path, ignore: Sequence[
     fetched: that the commit is there, holds weights, and fits on the disk. Raises HubPausedError after ``patience``.
     """
     origin = f"hf:{name}@{revision}"
+    _check_owner(origin, folder)
     files = [file for file in listed(hub, name, revision) if not _ignored(file.path, ignore)]
     if folder.is_dir() and not _begun(folder, origin):
         shutil.rmtree(folder)
@@ -198,6 +200,15 @@ def _lacking_bytes(files: Sequence[File], folder: Path) -> int:
     parts = [folder / (file.path + fetching.PART) for file in files]
     there = sum(part.stat().st_size for part in parts if part.exists())
     return sum(file.size for file in files if not _there(file, folder)) - there
+
+
+def _check_owner(origin: str, folder: Path) -> None:
+    """Refuse a folder that somebody else has put there: a link in it would have this account write elsewhere."""
+    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
+        raise HubError(
+            f"{origin}: seen {folder}, which is a link or another account's; expected a folder of the account that "
+            "fetches, or nothing; fix: remove it, and let nobody else write into the folder above"
+        )
 
 
 def _check_room(origin: str, files: Sequence[File], folder: Path) -> None:
