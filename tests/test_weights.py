@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from inference import weights
+from inference.weights import files
+from inference.weights.service import unguarded
 
 NOBODY = "nobody"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
@@ -202,6 +204,29 @@ def test_the_owners_and_the_groups_bits_count_for_them(model: Path, monkeypatch:
     assert weights.problems(model, NOBODY) == []
     file.chmod(0o604)  # the group's bits come before everybody's
     assert weights.problems(model, NOBODY) != []
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("path", "mode", "owner", "writable"),
+    [
+        ("a.safetensors", 0o644, 0, False),
+        ("a.safetensors", 0o666, 0, True),
+        ("a.safetensors", 0o644, 65534, True),
+        ("a.safetensors", 0o444, 65534, False),
+        (".", 0o777, 0, True),
+        (".", 0o755, 0, False),
+    ],
+)
+def test_what_the_service_may_change_is_named(model: Path, path: str, mode: int, owner: int, writable: bool):
+    account = pwd.getpwnam(NOBODY)
+    (model / path).chmod(mode)
+    os.chown(model / path, account.pw_uid if owner else 0, 0)
+    assert files.writable(model, NOBODY) == ([model / path] if writable else [])
+    assert files.writable(model, "root") == []
+    found = unguarded({"kimi": model}, NOBODY)
+    assert [(f.id, f.level, f.seen) for f in found] == [("model-writable", "warning", str(model / path))] * writable
+    (model / path).chmod(0o755)
 
 
 @as_root

@@ -164,6 +164,11 @@ def test_instances_are_examined_and_what_is_not_known_is_said(release: Release, 
     (folder / "config.json").write_text('{"architectures": ["KimiK25ForConditionalGeneration"]}')
     report, _ = examine({"k": folder}, [entry], release, Gpus(96 * GIB, True))
     assert [item.id for item in report.not_checked] == ["model-fit.kimi"]
+    for heads in (0, float("inf")):
+        wrong = {**LLAMA, "num_attention_heads": heads, "hidden_size": heads, "num_key_value_heads": heads}
+        (folder / "config.json").write_text(json.dumps(wrong))
+        report, _ = examine({"k": folder}, [entry], None, Gpus(96 * GIB, True))
+        assert "model-fit.kimi" in {item.id for item in report.not_checked}
 
 
 def test_every_trouble_names_an_engine_a_fix_and_a_source():

@@ -77,7 +77,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import weights
-from ansible.module_utils.inference.weights.service import examine, gpus_of
+from ansible.module_utils.inference.weights.service import examine, gpus_of, unguarded
 from ansible.module_utils.inference.weights.suitability import Release
 
 ERRORS = (weights.SourceError, weights.RecordError, weights.ModelError, weights.HubError, OSError)
@@ -120,6 +120,7 @@ def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
     if release and not release.site_packages.is_dir():
         release = None
     report, budgets = examine(whole, params["instances"], release, gpus_of(params["gpus"]))
+    report.extend(unguarded(whole, user) if user else ())
     return {
         "incomplete": sorted(name for name, lines in found.items() if lines),
         "problems": {name: "\n".join(lines) for name, lines in found.items() if lines},

@@ -121,12 +121,25 @@ def unreadable(folder: Path, user: str) -> list[str]:
     return [f"{path}: {user} cannot read it; chmod a+rX" for path in closed[:3]]
 
 
+def writable(folder: Path, user: str) -> list[Path]:
+    """Return the folder or the files in it that a user may change, by owner, group and mode bits. Nothing for root."""
+    account = pwd.getpwnam(user)
+    groups = set(os.getgrouplist(user, account.pw_gid))
+    there = [path for path in (folder, *sorted(folder.iterdir())) if path.exists()]
+    return [path for path in there if account.pw_uid and _bits(path.stat(), account.pw_uid, groups) & stat.S_IWOTH]
+
+
+def _bits(found: os.stat_result, uid: int, groups: set[int]) -> int:
+    """Return the mode bits that count for a user, as those of others."""
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid in groups else 0
+    return stat.S_IMODE(found.st_mode) >> shift
+
+
 def _may_read(found: os.stat_result, uid: int, groups: set[int], *, listed: bool) -> bool:
     """Say whether the bits let a user read the file or enter the folder; ``listed``: see its names as well."""
     if uid == 0:
         return True
-    shift = 6 if found.st_uid == uid else 3 if found.st_gid in groups else 0
-    bits = stat.S_IMODE(found.st_mode) >> shift
+    bits = _bits(found, uid, groups)
     if not stat.S_ISDIR(found.st_mode):
         return bool(bits & stat.S_IROTH)
     needed = stat.S_IXOTH | (stat.S_IROTH if listed else 0)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..findings import Report
+from ..findings import Finding, Report
 from . import files
 from .fit import FRACTION, Fit, Instance, fit, judge
 from .suitability import Release, suitability
@@ -45,6 +46,23 @@ def instance_of(entry: Mapping[str, Any], engine: str) -> Instance:
     return Instance(str(entry["name"]), size, int(pipeline), fraction, context, given.get("kv-cache-dtype"))
 
 
+def unguarded(models: Mapping[str, Path], user: str) -> list[Finding]:
+    """Return a finding for each model that its service may change: what an engine is made to write, it loads later."""
+    found = {name: files.writable(folder, user) for name, folder in models.items()}
+    return [
+        Finding(
+            id="model-writable",
+            level="warning",
+            what=f"{user}, under which engines run, may change the weights of {name} in {len(paths)} places",
+            seen=", ".join(map(str, paths[:3])),
+            expected="weights that only root or another account may write",
+            fix=f"chown -R root: {shlex.quote(str(models[name]))} && chmod -R go-w {shlex.quote(str(models[name]))}",
+        )
+        for name, paths in found.items()
+        if paths
+    ]
+
+
 def examine(
     models: Mapping[str, Path], instances: Iterable[Mapping[str, Any]], release: Release | None, gpus: Gpus
 ) -> tuple[Report, dict[str, Fit]]:
@@ -70,7 +88,7 @@ def examine(
         instance = instance_of(entry, engine)
         try:
             found = fit(config, files.size(folder), instance, gpus.bytes)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             report.skip(f"model-fit.{entry['name']}", f"{folder / 'config.json'} does not say enough: {error!r}")
             continue
         budgets[instance.name] = found
