@@ -158,6 +158,13 @@ def test_findings_text(filters: ModuleType):
     assert filters.findings_text([]) == "nothing found"
 
 
+def test_by_which_address_a_pool_knows_an_instance(filters: ModuleType):
+    instance = {"name": "a", "port": 30000}
+    assert filters.gateway_urls({**instance, "host": "10.0.0.1"}, "gpu-1") == ["http://10.0.0.1:30000"]
+    assert filters.gateway_urls(instance, "gpu-1") == []
+    assert filters.gateway_urls(instance, "gpu-1", True) == ["http://127.0.0.1:30000"]
+
+
 def test_inventory_findings_know_this_project(filters: ModuleType):
     def ids(**hosts: Any) -> list[tuple[list[str], list[str]]]:
         found = filters.inventory_findings(hosts, list(hosts), {"inference": list(hosts)})

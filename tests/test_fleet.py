@@ -40,6 +40,11 @@ NOTE = """
     test {{{{ {}_fails_at | default('none') }}}} != {{{{ which }}}}
 """
 
+ADDRESS = """
+- name: Note its address
+  shell: echo "{{ gateway_instance.host }}" >>{{ events }}.addresses
+"""
+
 STAND_INS = {
     "service/tasks/main.yml": NOTE.format("planned", "plan"),
     "service/tasks/instance.yml": """
@@ -58,8 +63,8 @@ STAND_INS = {
 """,
     "service/tasks/rollback_instance.yml": CHANGE.format("restored"),
     "gateway/tasks/main.yml": "[]\n",
-    "gateway/tasks/drain.yml": NOTE.format("left", "drain"),
-    "gateway/tasks/enter.yml": NOTE.format("entered", "enter"),
+    "gateway/tasks/drain.yml": NOTE.format("left", "drain") + ADDRESS,
+    "gateway/tasks/enter.yml": NOTE.format("entered", "enter") + ADDRESS,
     "tune/tasks/main.yml": NOTE.format("tuned", "tune"),
     "tune/tasks/verdict.yml": NOTE.format("judged", "verdict"),
     "host/tasks/main.yml": """
@@ -86,7 +91,7 @@ with open(os.environ["FLEET_EVENTS"], "a+") as file:
 touched = [1 for _, what, where in words if what in ("restarted", "changed", "restored", "tuned") and
            where.split("/")[1] in (module.params["instance"], "-")]
 module.exit_json(changed=False, unit="sglang@%s.service" % module.params["instance"], active="active",
-                 started=float(len(touched)))
+                 started=float(len(touched)), listens={"host": "where-it-was"})
 """
 """Says of an instance that it runs since it was changed last; good for one host at a time."""
 
@@ -422,3 +427,11 @@ def test_an_instance_that_cannot_be_put_back_is_said_to_be_out(pooled: Fleet):
     assert "Putting two back into the pools failed" in said
     assert "two is out of every pool until a run has tested it." in said
     assert "went out of reach" not in said
+
+
+def test_an_instance_leaves_the_pool_at_the_address_that_it_had(pooled: Fleet):
+    succeeded, _, said = run_pooled(pooled, "restart.yml", "-e", "refuse_at=b/two")
+    assert not succeeded, said
+    proved = ["where-it-was", "a"] * 2 + ["where-it-was", "b"]
+    untouched = ["where-it-was", "where-it-was"]
+    assert (pooled.folder / "events.addresses").read_text().split() == proved + untouched

@@ -308,6 +308,21 @@ def test_status_shows_drift_and_changes_nothing(host: Path, fake: Systemd, run: 
     check_returned(GENERATION, found)
 
 
+def test_where_it_listens_is_what_the_generation_that_runs_says(host: Path, fake: Systemd, run: Run):
+    """What the service writes itself does not count, but for which of the kept generations it is."""
+    old = wanted(host)
+    old["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30000})
+    made = run(GENERATION, **old)
+    assert made["listens"] == {}
+    runs(host, made["generation"])
+    new = wanted(host)
+    new["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30009})
+    run(GENERATION, **new)
+    assert run(GENERATION, instance="kimi", operation="status")["listens"] == {"host": "10.0.0.1", "port": 30000}
+    (host / "run/kimi/state.json").write_text(json.dumps({"generation": "0" * 12, "host": "evil", "port": 1}))
+    assert run(GENERATION, instance="kimi", operation="status")["listens"] == {}
+
+
 def test_an_altered_generation_is_an_error_with_a_sentence(host: Path, fake: Systemd, run: Run):
     made = run(GENERATION, **wanted(host))["generation"]
     manifest = host / f"state/kimi/generations/{made}/manifest.json"
@@ -493,7 +508,9 @@ def test_an_instance_that_left_the_inventory_is_reported_and_its_claims_count(ho
     run(GENERATION, **old)
     fake.states = [state("active", "running")]
     result = run(PLAN, **ASKED, instances=[four("renamed", 30001)])
-    assert result["removed"] == [{"name": "kimi", "unit": UNIT, "active": "active", "enabled": True}]
+    assert result["removed"] == [
+        {"name": "kimi", "unit": UNIT, "active": "active", "enabled": True, "listens": {"port": 30000}}
+    ]
     assert [f["level"] for f in result["findings"] if f["id"] == "instance-removed"] == ["warning"]
     taken = run(PLAN, **ASKED, instances=[four("renamed", 30000)])
     assert (taken["rc"], f"{UNIT}, which is not in the inventory" in taken["msg"]) == (1, True)

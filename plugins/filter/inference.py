@@ -237,6 +237,14 @@ def gateway_entry(instance: Mapping[str, Any], host: str, same_host: bool = Fals
         raise AnsibleFilterError(str(error)) from error
 
 
+def gateway_urls(instance: Mapping[str, Any], host: str, same_host: bool = False) -> list[str]:
+    """Return the address by which a gateway's pool knows an instance, or nothing for one that it cannot reach."""
+    try:
+        return [gateway.address(instance, host, same_host=same_host)]
+    except gateway.GatewayError:
+        return []
+
+
 def gateway_entries(hosts: Sequence[str], variables: Mapping[str, Any], name: str) -> list[dict[str, str]]:
     """Return the pool of a gateway, from the instances that this run has tested."""
     entries = []
@@ -275,6 +283,7 @@ class FilterModule:
             "gateway_entries": gateway_entries,
             "gateway_entry": gateway_entry,
             "gateway_files": gateway_files,
+            "gateway_urls": gateway_urls,
             "host_program_files": host_program_files,
             "inventory_findings": inventory_findings,
             "lock_holder": lock_holder,

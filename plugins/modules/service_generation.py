@@ -65,6 +65,7 @@ release: {description: Id of the release that the generation runs., returned: su
 toolkit_path: {description: Folder of the toolkit that the generation uses., returned: success, type: str}
 active: {description: The unit's ActiveState., returned: success, type: str}
 started: {description: When its main process was started (seconds since 1970)., returned: success, type: float}
+listens: {description: C(host) and C(port) of the generation that runs or ran last., returned: success, type: dict}
 status: {description: What the service says of itself (STATUS=)., returned: success, type: str}
 """
 
@@ -229,7 +230,9 @@ def action(unit: systemd.UnitState, running: str | None, generation: str | None,
 def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
     """Return what the unit does now, and what it needs."""
     running = generations.running(store.instance)
-    known = {"running": running, "last_known_good": store.last_known_good()}
+    # out of root's own record: what the service says of itself may name any address
+    listens = store.load(running).listens if running in store.kept() else {}
+    known = {"running": running, "listens": listens, "last_known_good": store.last_known_good()}
     if not result["unit"]:
         nothing = {"active": "", "started": 0.0, "status": "", "stale_credentials": [], "local": []}
         return {**known, "action": "start", **nothing}

@@ -48,7 +48,7 @@ instances:
     arguments and environment that the engine is to get, ports, and nccl (profile and environment).
   returned: success
   type: dict
-removed: {description: "Instances that are not wanted: name, unit, active, enabled.", returned: success, type: list}
+removed: {description: "Instances that are not wanted: name, unit, active, enabled, listens.", returned: success, type: list}
 architecture: {description: "Architecture of the GPUs, such as sm120.", returned: success, type: str}
 cuda_home: {description: "Folder of the CUDA toolkit to compile with, or empty.", returned: success, type: str}
 cuda_version: {description: "Its version, such as 13.0.", returned: success, type: str}

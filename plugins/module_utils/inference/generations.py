@@ -99,6 +99,15 @@ class Generation:
         text = "\n".join(entry.content for entry in self.unit_files())
         return [Path(path.replace("%i", self.instance)) for path in _CREDENTIAL.findall(text)]
 
+    @property
+    def listens(self) -> dict[str, Any]:
+        """``host`` and ``port`` of the instance, as its supervisor's settings say; empty where they do not."""
+        for entry in self.files:
+            if Path(entry.path).name == "supervisor.json":
+                settings = json.loads(entry.content)
+                return {key: settings[key] for key in ("host", "port") if key in settings}
+        return {}
+
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Generation:
         """Read the JSON form. Raises GenerationError when its content does not have the id that it claims."""

@@ -33,6 +33,8 @@ class Removed:
     enabled: bool
     ports: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
+    listens: Mapping[str, Any] = field(default_factory=dict)
+    """Its host and port."""
 
     @property
     def runs(self) -> bool:
@@ -41,7 +43,8 @@ class Removed:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that a play reads."""
-        return {"name": self.name, "unit": self.unit, "active": self.active, "enabled": self.enabled}
+        known = {"name": self.name, "unit": self.unit, "active": self.active, "enabled": self.enabled}
+        return {**known, "listens": dict(self.listens)}
 
     def finding(self, *, pruned: bool) -> Finding:
         """Return what is said of it."""
@@ -175,7 +178,10 @@ def _removed(wanted: Sequence[str]) -> Iterator[Removed]:
             continue
         generation = store.load(current)
         unit = systemd.unit_state(generation.unit)
-        yield Removed(name, generation.unit, unit.active, systemd.enabled(generation.unit), *_claimed(generation))
+        yield Removed(
+            name, generation.unit, unit.active, systemd.enabled(generation.unit), *_claimed(generation),
+            generation.listens,
+        )  # fmt: skip
 
 
 def _claimed(generation: generations.Generation) -> tuple[tuple[int, ...], tuple[int, ...]]:
