@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from inference.smoke.gate import (
     Key,
     allowed_from,
+    at_worst,
     forgive_regressions,
     history_line,
     judge,
@@ -147,6 +148,13 @@ def figures(bound: str | None = None, late: str | None = None) -> dict[str, Any]
         "client": {"bound": bound, "late": late}, "decode_tok_s": {"median": 80.0}, "tok_s": {"median": 1000.0},
         "ttft_s": {"p50": 0.1, "p99": 0.2},
     }  # fmt: skip
+
+
+def test_at_worst_the_first_token_was_noticed_late() -> None:
+    late = {**figures("lag"), "requests": 3, "failed": 1, "completion_tokens": 22}
+    late["client"]["lag_max_ms"] = 125.0
+    found = at_worst({"single": late})
+    assert found == {"single.decode_tok_s": pytest.approx(1 / (1 / 80 + 0.0125)), "single.ttft_s": 0.1}
 
 
 def test_metrics_of_what_was_measured() -> None:

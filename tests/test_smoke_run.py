@@ -189,9 +189,18 @@ def test_a_client_that_is_the_limit_says_so_and_has_no_figures_for_the_gate() ->
         result = run(server, client={"max_cpu_share": 0.01})
     assert set(worrying(result)) == {"client-bound"}
     assert result.report.exit_code == 3
-    gated(result, floors={"concurrent.tok_s": 1})
+    gated(result, floors={"concurrent.tok_s": 1e9})
     assert result.gate["metrics"] == {}
     assert worrying(result)[-1] == "floor-unknown"
+
+
+def test_floors_that_hold_whatever_the_client_did_are_an_answer_without_figures() -> None:
+    with Server() as server:
+        result = run(server, client={"max_cpu_share": 0.01})
+    gated(result, floors={"concurrent.tok_s": 1, "single.decode_tok_s": 0.1})
+    assert (set(worrying(result)), result.report.exit_code) == ({"client-bound"}, 1)
+    assert result.gate["metrics"] == {}
+    assert "figure concurrent.tok_s" in {entry.id for entry in result.report.not_checked}
 
 
 def test_a_late_client_gates_no_first_tokens() -> None:

@@ -17,7 +17,19 @@ from . import Result, Stage, finding
 from .after import after, engine_looker
 from .context import Context, Depth, StopError
 from .correctness import correctness
-from .gate import History, Key, Row, bound_stages, judge, metrics_of, shape_of, stage_of, waits_of
+from .gate import (
+    History,
+    Key,
+    Row,
+    at_worst,
+    bound_stages,
+    judge,
+    metrics_of,
+    shape_of,
+    stage_of,
+    waits_of,
+    worse,
+)
 from .load import concurrent, prefill, single
 from .probes import health, identity, reachable
 from .profile import STAGES, Gate, Profile
@@ -192,13 +204,27 @@ def _row_findings(row: Row) -> Iterator[Finding]:
 
 
 def _unknown_floors(result: Result, profile: Profile, metrics: Mapping[str, float]) -> None:
-    for metric in profile.gate.floors:
+    """Say of each floor without a sound figure whether it holds all the same.
+
+    Where every floor of the profile holds with the figures as bad as the client's lateness allows, the gate has its
+    answer, and a client that was late is a warning.
+    """
+    worst, kept = at_worst(result.throughput), bool(profile.gate.floors)
+    for metric, mark in profile.gate.floors.items():
         if metric in metrics:
-            continue
-        if result.throughput.get(metric.split(".")[0]):
+            kept &= not worse(metric, metrics[metric], mark.value)
+        elif metric in worst and not worse(metric, worst[metric], mark.value):
+            why = f"the client was late; the floor {figure(mark.value)} holds: at worst {figure(worst[metric])}"
+            result.report.skip(f"figure {metric}", why)
+        elif result.throughput.get(stage_of(metric)):
+            kept = False
             result.report.extend([finding("floor-unknown", "no sound figure", where=metric)])
         else:
             result.report.skip(f"floor {metric}", "the figure was not measured")
+    if kept:
+        result.report.findings = [
+            replace(found, level="warning") if found.id == "client-bound" else found for found in result.report.findings
+        ]
 
 
 def _utc(seconds: float) -> str:
