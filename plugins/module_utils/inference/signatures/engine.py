@@ -366,7 +366,7 @@ MODEL: tuple[Signature, ...] = (
         pattern=_NO_NOTE + r"(?:invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
         r"|[Ww]orld size .*larger than .*available|(?:heads|size"
         r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
-        r"|larger than).{0,30}GPUs)",
+        r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+)",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
         fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L`; a lost GPU "
@@ -389,12 +389,12 @@ MODEL: tuple[Signature, ...] = (
         id="model-architecture-unknown",
         level="critical",
         cause="model",
-        words=("architecture", "architectures", "implementation"),
+        words=("architecture", "architectures", "implementation", "unrecognized"),
         pattern=_NO_NOTE
         + r"(?:has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
         r"|does not recognize this architecture"
         r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
-        r"|Unsupported (?:model )?architectures?:? ?\[)",
+        r"|Unsupported (?:model )?architectures?:? ?\[|Unrecognized configuration class)",
         what="this engine release does not know the model's architecture",
         expected="an engine release (and transformers) that lists it",
         fix="take a newer engine release; do not restart: it fails the same way each time",
@@ -442,8 +442,9 @@ MODEL: tuple[Signature, ...] = (
             "hf",
             "resolution",
             "errno",
+            "cas",
         ),
-        pattern=r"\b(?:httpx|urllib3|requests|huggingface_hub)\b.*\[Errno -[235]\]|(?:429 Client"
+        pattern=r"\bCAS service error|\b(?:httpx|urllib3|requests|huggingface_hub)\b.*\[Errno -[235]\]|(?:429 Client"
         r"|5\d\d Server) Error.*(?:huggingface|hf\.co)|LocalEntryNotFoundError"
         r"|outgoing traffic has been disabled|OfflineModeIsEnabled"
         r"|couldn't connect to '?https://huggingface|Cannot reach https://huggingface"
@@ -513,7 +514,7 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "nvrtc",
         ),
         pattern=r"FlashInfer requires GPUs with sm75|SM 12\S* requires CUDA"
-        r"|nvcc fatal\s*:\s*Unsupported gpu architecture|is not defined for option 'gpu-(?:name"
+        r"|nvcc fatal\s*:\s*(?:Unsupported gpu architecture|Unknown option)|is not defined for option 'gpu-(?:name"
         r"|architecture)'|PTX was compiled with an unsupported toolchain|UNSUPPORTED_?PTX"
         r"|detected CUDA version .{1,40} mismatches the version|nvrtc: error: invalid value for --gpu-arch",
         what="the CUDA toolkit or driver is too old (or of another version) to build or run kernels for this GPU",
@@ -673,15 +674,32 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "cuda_error_illegal_address",
             "cuda_error_launch_failed",
             "cublas_status_execution_failed",
+            "launch",
         ),
         pattern=r"illegal memory access was encountered|illegal instruction was encountered|misaligned address"
-        r"|unspecified launch failure|device-side assert triggered|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED)"
+        r"|unspecified launch failure|the launch timed out and was terminated"
+        r"|device-side assert triggered|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED)"
         r"|CUBLAS_STATUS_EXECUTION_FAILED",
         what="a kernel crashed on the GPU",
         expected="kernels that stay inside their memory",
         fix="look in `journalctl -k` for Xid 13, 31 or 43 of the same second; rerun with CUDA_LAUNCH_BLOCKING=1 "
         "to name the kernel; try another backend; NCCL 2.26.2 is known for it on this GPU at 512 KiB and more",
         source="CUDA runtime; nccl#2418",
+    ),
+    Signature(
+        id="graph-capture-broken",
+        level="critical",
+        cause="unsupported",
+        words=("capturing", "capture", "cuda_error_stream_capture_unsupported"),
+        pattern=_NO_NOTE + r"(?:operation (?:not permitted|would make the legacy stream depend).*captur"
+        r"|operation failed due to a previous error during capture|\bcudaErrorStreamCapture\w+"
+        r"|CUDA_ERROR_STREAM_CAPTURE_\w+)",
+        what="a kernel does something while a CUDA graph is captured that a graph cannot hold",
+        expected="backends that work inside CUDA graphs on this GPU",
+        fix="read the traceback for the call; another attention or MoE backend, or prove it with SGLang's "
+        "--disable-cuda-graph (vLLM: --enforce-eager), which costs speed; a kernel built only then (JIT) does it once: "
+        "start again",
+        source="CUDA runtime",
     ),
 )
 
@@ -1016,6 +1034,19 @@ TOOLCHAIN: tuple[Signature, ...] = (
 
 REST: tuple[Signature, ...] = (
     Signature(
+        id="nccl-address-unreachable",
+        level="critical",
+        cause="nccl",
+        words=("connect", "socketstartconnect"),
+        pattern=r"NCCL WARN .*[Cc]onnect.* to \S+ (?:failed|returned)\b.*(?:No route to host|Network is unreachable"
+        r"|Connection timed out)",
+        what="NCCL chose a network address at which its own ranks cannot be reached",
+        expected="ranks of one host that meet at an interface of this host",
+        fix="name the interface with NCCL_SOCKET_IFNAME (one host: =lo; not a bridge of Docker or a VPN), and let the "
+        "firewall pass traffic on it",
+        source=f"{NCCL} src/misc/socket.cc",
+    ),
+    Signature(
         id="nccl-warning",
         level="warning",
         cause="nccl",
@@ -1046,9 +1077,10 @@ PACKAGES: tuple[Signature, ...] = (
         id="binary-mismatch",
         level="critical",
         cause="packages",
-        words=("undefined", "glibcxx_3", "glibc_2", "version", "nms", "numpy", "common_ops"),
+        words=("undefined", "glibcxx_3", "glibc_2", "version", "nms", "numpy", "common_ops", "loading"),
         pattern=r"undefined symbol: \S+|version `?(?:GLIBC|GLIBCXX|CXXABI)_\S+' not found"
-        r"|operator torchvision::nms does not exist|compiled using NumPy 1\.x|Could not load any common_ops",
+        r"|operator torchvision::nms does not exist|compiled using NumPy 1\.x|Could not load any common_ops"
+        r"|error while loading shared libraries:",
         what="two binary packages do not fit together (built for another PyTorch, CUDA or glibc)",
         expected="the engine's locked set of wheels, on a host with glibc 2.34 or newer",
         fix="rebuild the release from its lock; never upgrade torch or a kernel package alone",
@@ -1071,8 +1103,9 @@ PACKAGES: tuple[Signature, ...] = (
         id="module-missing",
         level="critical",
         cause="packages",
-        words=("modulenotfounderror", "importerror", "module"),
-        pattern=_NO_NOTE + r"(?:ModuleNotFoundError: No module named|ImportError: (?:cannot import name|Please install"
+        words=("modulenotfounderror", "importerror", "module", "import"),
+        pattern=_NO_NOTE
+        + r"(?:ModuleNotFoundError: No module named|\bcannot import name '|ImportError: (?:Please install"
         r"|.*(?:is not installed|not available))|No module named '?(?:sglang|vllm|torch)\b)",
         what="a Python module is missing or of another version",
         expected="the engine's locked set of packages, and its own interpreter in ExecStart=",

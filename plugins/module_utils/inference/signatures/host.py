@@ -37,8 +37,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="driver-module-not-loaded",
         level="critical",
         cause="driver",
-        words=("modprobe", "nouveau", "nvrm"),
-        pattern=r"modprobe: .*nvidia|already bound to nouveau|nouveau kernel driver is currently in use"
+        words=("modprobe", "nouveau", "nvrm", "dkms"),
+        pattern=r"modprobe: .*nvidia|dkms/nvidia\S*/build/make\.log"
+        r"|already bound to nouveau|nouveau kernel driver is currently in use"
         r"|NVRM: .*conflicting with",
         what="the NVIDIA kernel module is not loaded",
         expected="`lsmod | grep nvidia` shows nvidia and nvidia_uvm, and no nouveau",
@@ -52,12 +53,25 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         cause="driver",
         words=("driver", "forward", "unsatisfied"),
         pattern=r"CUDA driver version is insufficient|unsatisfied condition: (?:cuda|driver)"
+        r"|not supported by the NVIDIA \S+ driver release"
         r"|driver on your system is too old"
         r"|unsupported display driver / cuda driver|forward compatibility was attempted",
         what="the driver is older than the CUDA version of the engine's wheels needs",
         expected="a driver of branch 580 or newer for CUDA 13 wheels",
         fix="upgrade the driver, or take a release built for the driver's CUDA version",
         source="CUDA runtime, PyTorch",
+    ),
+    Signature(
+        id="gpu-busy",
+        level="critical",
+        cause="driver",
+        words=("busy", "cudaerrordevicesunavailable"),
+        pattern=r"CUDA-capable device\(s\) is/are busy|\bcudaErrorDevicesUnavailable\b",
+        what="the driver gives the engine no context on a GPU",
+        expected="compute mode Default on every GPU, and none of them held, resetting or half reset",
+        fix="`nvidia-smi --query-gpu=index,compute_mode --format=csv` (`nvidia-smi -c DEFAULT`); stop what holds the "
+        "GPU; if nothing does, look for Xid in `journalctl -k` and reboot",
+        source="CUDA runtime",
     ),
     Signature(
         id="gpu-lost",
@@ -105,7 +119,7 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
         r"|No CUDA GPUs are available|NVML Shared Library Not Found|libcuda\.so\.1: cannot open"
         r"|CUDA driver initialization failed|Failed to infer device type|system not yet initialized"
-        r"|\bError 802\b|CUDA unknown error",
+        r"|\bError 802\b|CUDA unknown error|Failed to query NVIDIA devices",
         what="no usable NVIDIA driver or GPU",
         expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
         fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "
