@@ -48,10 +48,14 @@ instances:
     arguments and environment that the engine is to get, ports, and nccl (profile and environment).
   returned: success
   type: dict
-removed: {description: "Instances that are not wanted: name, unit, active, enabled, listens.", returned: success, type: list}
+removed:
+  description: "Instances that are not wanted: name, unit, active, enabled, listens (host and port)."
+  returned: success
+  type: list
 architecture: {description: "Architecture of the GPUs, such as sm120.", returned: success, type: str}
 cuda_home: {description: "Folder of the CUDA toolkit to compile with, or empty.", returned: success, type: str}
 cuda_version: {description: "Its version, such as 13.0.", returned: success, type: str}
+toolkit: {description: The version that was asked about., returned: success, type: str}
 toolkit_intact: {description: Whether O(toolkit) lies on the host as it was installed., returned: success, type: bool}
 findings: {description: What was found., returned: always, type: list, elements: dict}
 """
@@ -96,6 +100,7 @@ def main() -> None:
         "architecture": "cpu" if request.variant == "cpu" else host.architecture,
         "cuda_home": cuda.home if cuda else "",
         "cuda_version": cuda.version if cuda else "",
+        "toolkit": given["toolkit"],
         "toolkit_intact": bool(given["toolkit"]) and toolkit.intact(given["toolkit"]),
     }
     if not report.ok:
