@@ -417,7 +417,7 @@ def test_what_has_been_touched_stays_out_of_the_pool_and_that_is_said(pooled: Fl
     assert not succeeded
     assert "left b/two" in events
     assert "entered b/two" not in events
-    assert "two is out of every pool until a run has tested it." in said
+    assert "two is out of the pools until a run has tested it." in said
 
 
 def test_an_instance_that_cannot_be_put_back_is_said_to_be_out(pooled: Fleet):
@@ -425,7 +425,7 @@ def test_an_instance_that_cannot_be_put_back_is_said_to_be_out(pooled: Fleet):
     assert not succeeded
     assert events[-2:] == ["left b/two", "entered b/two"]
     assert "Putting two back into the pools failed" in said
-    assert "two is out of every pool until a run has tested it." in said
+    assert "two is out of the pools until a run has tested it." in said
     assert "went out of reach" not in said
 
 

@@ -82,8 +82,8 @@ class Project:
                      "gateway": {"hosts": {"gw": {}}, "vars": {**here, "gateway_drain": 77}}}  # fmt: skip
         (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
 
-    def run(self) -> list[dict[str, Any]]:
-        """Return what the modules were called with, in order."""
+    def run(self, *words: str, succeeds: bool = True) -> list[dict[str, Any]]:
+        """Return what the modules were called with, in order; what Ansible said is kept in ``said``."""
         plugins = ROOT / "plugins"
         environment = os.environ | {
             "LOG": f"{self.folder}/log", "ANSWERS": json.dumps(self.answers), "ANSIBLE_CONFIG": f"{ROOT}/ansible.cfg",
@@ -92,10 +92,11 @@ class Project:
             "ANSIBLE_MODULE_UTILS": f"{plugins}/module_utils", "ANSIBLE_FILTER_PLUGINS": f"{plugins}/filter",
         }  # fmt: skip
         done = subprocess.run(
-            [ROOT / ".venv/bin/ansible-playbook", "-i", self.folder / "hosts.yml", self.folder / "play.yml"],
+            [ROOT / ".venv/bin/ansible-playbook", "-i", self.folder / "hosts.yml", self.folder / "play.yml", *words],
             env=environment, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.said = " ".join(done.stdout.split())
+        assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
         return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
 
 
@@ -161,3 +162,16 @@ def test_a_toolkit_that_is_not_intact_is_installed(project: Project):
     files = [call["files"] for call in project.run() if call["module"] == "managed_files"]
     assert [len(one) for one in files][:2] == [len(files[0])] * 2
     assert {Path(entry["path"]).name for entry in files[0]} > {"supervisor", "smoke", "toolkit.py"}
+
+
+def test_a_gateway_out_of_reach_keeps_an_engine_from_being_changed(project: Project):
+    project.answers["service_plan"]["removed"] = []
+    away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    (project.folder / "away.yml").write_text(yaml.safe_dump({"gateway": {"hosts": {"gw2": away}}}))
+    calls = project.run("-i", str(project.folder / "away.yml"), "--limit", "x,gw,gw2", succeeds=False)
+    pooled = [brief(call) for call in calls if call["module"] == "gateway_pool"]
+    assert pooled == ["gateway_pool absent", "gateway_pool present"]
+    assert "service_control restarted" not in [brief(call) for call in calls]
+    assert "seen gateways out of reach: gw2" in project.said
+    assert "Putting a back into the pools failed" in project.said
+    assert "went out of reach during the change" not in project.said

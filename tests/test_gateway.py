@@ -6,12 +6,14 @@ The router here is scripted after what sglang-router 0.3.2 answered when it was 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -262,6 +264,40 @@ def test_the_module_changes_file_and_router(capsys: pytest.CaptureFixture[str], 
     assert again["changed"] is False
     left = call(capsys, router=url, file=str(tmp_path / "pool.json"), absent=[B])
     assert (left["pool"], stand_in.there) == ([], {})
+
+
+def test_hosts_of_a_batch_change_the_pool_one_after_the_other(tmp_path: Path):
+    file, urls = tmp_path / "pool.json", [f"http://10.0.0.{number}:30000" for number in range(8)]
+    gateway.write_pool(file, pool(*urls))
+
+    def leave(url: str) -> None:
+        with gateway.changing(file):
+            before = gateway.read_pool(file)
+            threading.Event().wait(0.02)
+            gateway.write_pool(file, gateway.change(before, [], [url], exact=False))
+
+    threads = [threading.Thread(target=leave, args=(url,)) for url in urls[:-1]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(gateway.read_pool(file)) == urls[-1:]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_the_module_changes_a_pool_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
+):
+    entered: list[Path] = []
+
+    @contextlib.contextmanager
+    def changing(file: Path) -> Iterator[None]:
+        entered.append(file)
+        yield
+
+    monkeypatch.setattr(gateway, "changing", changing)
+    call(capsys, check=check, router="http://127.0.0.1:1", file=str(tmp_path / "pool.json"), present=[{"url": A}])
+    assert entered == ([] if check else [tmp_path / "pool.json"])
 
 
 def test_without_a_router_the_file_alone_is_changed(capsys: pytest.CaptureFixture[str], tmp_path: Path):
