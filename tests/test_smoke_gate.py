@@ -150,11 +150,12 @@ def figures(bound: str | None = None, late: str | None = None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def test_at_worst_the_first_token_was_noticed_late() -> None:
-    late = {**figures("lag"), "requests": 3, "failed": 1, "completion_tokens": 22}
-    late["client"]["lag_max_ms"] = 125.0
-    found = at_worst({"single": late})
-    assert found == {"single.decode_tok_s": pytest.approx(1 / (1 / 80 + 0.0125)), "single.ttft_s": 0.1}
+def test_at_worst_an_answer_took_all_its_time_for_its_tokens() -> None:
+    late = {**figures("lag"), "requests": 3, "failed": 1, "completion_tokens": 22, "e2e_s": {"p50": 0.5}}
+    assert at_worst({"single": late}) == {"single.decode_tok_s": 20.0, "single.ttft_s": 0.1}
+    # the first token and the last were noticed at once
+    assert at_worst({"single": {**late, "decode_tok_s": None}})["single.decode_tok_s"] == 20.0
+    assert at_worst({"single": {**figures("lag"), "decode_tok_s": None, "e2e_s": None}}) == {"single.ttft_s": 0.1}
 
 
 def test_metrics_of_what_was_measured() -> None:

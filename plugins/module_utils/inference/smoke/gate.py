@@ -66,19 +66,17 @@ def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
 def at_worst(throughput: Mapping[str, Any]) -> dict[str, float]:
     """Return every gated figure by metric name, the client's own ones too, as bad as the client's lateness allows.
 
-    Lateness only lengthens the time to a first token and a whole phase. What it can shorten is the time from the first
-    token to the last: when the first was noticed late, by up to the longest lag.
+    Lateness only lengthens the time to a first token, a whole answer and a whole phase. The time between first and last
+    token it may shorten, to nothing where both were noticed at once: what is certain is the whole answer's time.
     """
     found = {}
     for stage, name, figures in shapes_of(throughput):
         for figure, statistic, metric, stages in _FIGURES:
             if stage in stages and figures.get(figure):
                 found[f"{name}.{metric}"] = figures[figure][statistic]
-        if f"{name}.decode_tok_s" in found:
-            answers = max(figures["requests"] - figures["failed"], 1)
-            gaps = max(figures["completion_tokens"] / answers - 1, 1)
-            lag = figures["client"]["lag_max_ms"] / 1000
-            found[f"{name}.decode_tok_s"] = 1 / (1 / found[f"{name}.decode_tok_s"] + lag / gaps)
+        if stage == "single" and figures.get("e2e_s"):
+            tokens = figures["completion_tokens"] / max(figures["requests"] - figures["failed"], 1)
+            found[f"{name}.decode_tok_s"] = max(tokens - 1, 0) / figures["e2e_s"]["p50"]
     return found
 
 
