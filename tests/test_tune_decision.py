@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from inference.tune import DecisionError, Result, Row, Workload, decide, findings, goal, in_doubt
+from inference.tune import DecisionError, Result, Row, Workload, decide, findings, goal, in_doubt, read_results
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tune"
 
@@ -257,6 +258,32 @@ def test_what_is_no_result_is_refused(entry):
         Result.from_dict(entry)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"phase": "neither"},
+        {"tokens": 0},
+        {"bytes": 10**400},
+        {"groups": [[10**400]]},
+        {"groups": [[float("inf")]]},
+        {"groups": [[float("nan")]]},
+    ],
+)
+def test_what_is_no_message_is_refused(row):
+    entry = result().as_dict()
+    entry["rows"][0] |= row
+    with pytest.raises(DecisionError):
+        Result.from_dict(entry)
+
+
+def test_candidates_of_one_run_have_the_same_messages():
+    one, other = result().as_dict(), result("latency").as_dict()
+    assert len(read_results([one, other])) == 2
+    other["rows"].pop()
+    with pytest.raises(DecisionError, match="same sizes"):
+        read_results([one, other])
+
+
 def test_a_result_survives_json():
     one = result(jitter=0.1)
     assert Result.from_dict(json.loads(json.dumps(one.as_dict()))) == one
@@ -274,6 +301,7 @@ def test_the_share_of_decode_follows_from_the_workload():
         Workload(prompt=0)
 
 
+@hypothesis_settings(deadline=None)  # a busy machine is no failure
 @given(factors=st.lists(st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)), min_size=1, max_size=5), share=st.floats(0, 1))
 def test_what_is_chosen_is_worse_nowhere(factors, share):
     others = [result(f"c{i}", (20 * d,), (1000 * p,), settings=i + 1) for i, (d, p) in enumerate(factors)]

@@ -3,6 +3,8 @@
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -85,12 +87,45 @@ def test_what_nccl_itself_would_refuse_is_refused():
     assert not refused(base(), Trial("x", {"attention-backend": "triton"}))
 
 
+def instance(**other):
+    return {**BASE, "instance": {**BASE["instance"], **other}}
+
+
 @pytest.mark.parametrize(
-    "document", [{}, [], {**BASE, "engine": "other"}, {**BASE, "instance": {}}, {**BASE, "model": {"name": "m"}}]
+    ("document", "words"),
+    [
+        ({}, "expected engine"),
+        ([], "expected engine"),
+        ({**BASE, "engine": "other"}, "engine is 'other'"),
+        ({**BASE, "engine": ["sglang"]}, "engine is"),
+        ({**BASE, "version": None}, "version is None"),
+        ({**BASE, "scope": "sm90"}, "scope is 'sm90'"),
+        ({**BASE, "nccl_version": 2}, "nccl_version is 2"),
+        ({**BASE, "model": {"name": "m"}}, "model's path is None"),
+        ({**BASE, "model": []}, "model is"),
+        ({**BASE, "instance": {}}, "port is None"),
+        ({**BASE, "instance": []}, "instance is"),
+        (instance(port=True), "port is True"),
+        (instance(port=70000), "port is 70000"),
+        (instance(tensor_parallel_size="x"), "tensor_parallel_size is 'x'"),
+        (instance(nccl_profile=1), "nccl_profile is 1"),
+        (instance(arguments="x"), "arguments is 'x'"),
+        (instance(environment=["A=1"]), "environment is"),
+    ],
 )
-def test_what_is_no_base_is_refused(document):
-    with pytest.raises(TrialError):
+def test_what_is_no_base_is_refused_with_what_is_wrong(document, words):
+    with pytest.raises(TrialError, match=re.escape(words)):
         Base.from_dict(document)
+
+
+@pytest.mark.parametrize(
+    "own", [5, {"name": "x"}, ["x"], [{}], [{"name": ""}], [{"name": "../x"}], [{"name": "x", "arguments": []}],
+            [{"name": "x", "nccl_profile": 5}]],
+)  # fmt: skip
+def test_what_is_no_list_of_trials_is_refused(own):
+    with pytest.raises(TrialError, match="expected"):
+        chosen("sglang", [], own)
+    assert chosen("sglang", [], [{"name": "x", "arguments": None}]) == [Trial("x")]
 
 
 def test_unknown_and_doubled_trials_are_refused_with_the_nearest_name():
@@ -98,7 +133,7 @@ def test_unknown_and_doubled_trials_are_refused_with_the_nearest_name():
         chosen("sglang", ["nccl-nope"])
     with pytest.raises(TrialError, match="two trials"):
         chosen("sglang", ["mscclpp"], [{"name": "mscclpp"}])
-    with pytest.raises(TrialError, match="expected name"):
+    with pytest.raises(TrialError, match="expected an object with name"):
         chosen("sglang", [], [{"title": "x"}])
 
 
@@ -157,8 +192,10 @@ def test_wrong_answers_are_out_however_fast():
 
 
 def test_a_base_that_fails_is_no_base():
-    with pytest.raises(ComparisonError, match="no base"):
-        compare("x", [EngineRun("B", {"m": 1.0}), EngineRun("A", failed="it ended with 1")])
+    outcome = compare("x", [EngineRun("B", {"m": 1.0}), EngineRun("A", failed="it ended with 1")])
+    assert (outcome.status, outcome.reason) == ("no-base", "it ended with 1")
+    assert [(one.id, one.level) for one in findings([outcome])] == [("tune-no-base", "critical")]
+    assert recommend([outcome]) is None
     with pytest.raises(ComparisonError, match="no figure in common"):
         compare("x", [EngineRun("B", {"m": 1.0}), EngineRun("A", {"n": 1.0})])
 
@@ -260,6 +297,20 @@ def test_an_engine_that_does_not_come_up_is_bounded_and_explained(tmp_path, port
     assert not session_of(tmp_path, "bad")
 
 
+def test_one_that_generates_but_is_not_healthy_is_not_tested_yet(tmp_path, port):
+    engines = Engines(smoke(tmp_path, json.dumps(report(metrics={"m": 1}))), tmp_path, 3, 30, 2)
+    assert "was not healthy" in engines.run("A", "ill", engine(port, "--never-ready"), os.environ, port).failed
+
+
+def test_another_server_on_the_port_is_not_taken_for_the_engine(tmp_path, port):
+    engines = Engines(smoke(tmp_path, json.dumps(report(metrics={"m": 1}))), tmp_path, 30, 30, 2)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        assert "something else answers" in engines.run("A", "x", engine(port), os.environ, port).failed
+    assert not (tmp_path / "x.log").exists()
+
+
 def test_a_test_that_does_not_end_and_one_without_a_report_are_failures(tmp_path, port):
     slow = (sys.executable, "-c", "import time; time.sleep(60)")
     assert "longer than 2 s" in Engines(slow, tmp_path, 30, 2, 5).run("B", "a", engine(port), os.environ, port).failed
@@ -320,7 +371,7 @@ def test_names_that_can_not_be_checked_are_said_to_be_so(base_file):
 @pytest.mark.parametrize(("result", "reason"), [(None, "peer access"), ("p2p-off-1", "peer access"), ("p2p-on-1", "")])
 def test_an_all_reduce_over_peer_access_waits_for_its_proof(base_file, result, reason):
     proof = ["--result", RECORDED / "h200x2" / f"{result}.json"] if result else []
-    done = tune("ab", base_file(python="/nowhere/python"), "--trial", "pcie-ipc", "--json", *proof)
+    done = tune("ab", base_file(python="/bin/false"), "--trial", "pcie-ipc", "--json", *proof)
     if reason:
         assert reason in json.loads(done.stdout)["trials"][0]["reason"]
     else:
@@ -334,6 +385,103 @@ SMOKE_PROFILE = {
     "prefill": {"lengths": [64], "repeats": 1},
     "client": {"max_lag_ms": 5000, "max_cpu_share": 10},
 }
+
+
+RESULT = RECORDED / "h200x2" / "8b-p2p-off.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--out", "/nowhere/out.json"], "--out /nowhere/out.json"),
+        (["--smoke-python", "/nowhere/python"], "/nowhere/python"),
+        (["--smoke-profile", "PROFILE"], "no such setting"),
+        (["--trials", "PROFILE"], "expected a list of trials"),
+        (["--result", "PROFILE"], "not the result of a run"),
+        (["--result", "LIST"], "expected an object"),
+        (["--measured-profile", "LIST"], "expected an object"),
+    ],
+)
+def test_what_can_not_be_used_is_said_before_an_engine_starts(base_file, tmp_path, options, words):
+    (tmp_path / "profile.json").write_text('{"lod": {}}')
+    (tmp_path / "list.json").write_text("[]")
+    files = {"PROFILE": tmp_path / "profile.json", "LIST": tmp_path / "list.json"}
+    options = [files.get(word, word) for word in options]
+    done = tune("ab", base_file(python="/bin/false"), "--trial", "nccl-none", *options)
+    assert done.returncode == 3
+    assert words in done.stderr
+    assert "start 1" not in done.stderr
+
+
+def test_a_served_port_and_a_python_that_is_not_there_are_said_before_an_engine_starts(base_file, port):
+    assert "/opt/python: no such program" in tune("ab", base_file(), "--trial", "nccl-none").stderr
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        file = base_file(python="/bin/false", instance={"port": port})
+        assert f"port {port} is in use" in tune("ab", file, "--trial", "nccl-none").stderr
+
+
+def test_a_measurement_of_another_model_expects_nothing_of_this_one(base_file, tmp_path):
+    for hidden, other in ((4096, False), (5120, True)):
+        config = {"architectures": ["A"], "hidden_size": hidden, "num_hidden_layers": 32}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        file = base_file(python="/bin/false", model={"name": "m", "path": str(tmp_path)})
+        done = tune("ab", file, "--trial", "nccl-none", "--result", RESULT, "--json")
+        ids = {entry["id"]: entry["why"] for entry in json.loads(done.stdout)["not_checked"]}
+        assert ("tune-nccl-none-expected" in ids) is other, ids
+        assert not other or "32, hidden 5120" in ids["tune-nccl-none-expected"]
+
+
+def wrapped(tmp_path, body):
+    """Return a Python that runs ``body`` with the engine's options in $*."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{body}\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_what_runs_today_failing_ends_the_comparison_and_keeps_what_was_measured(base_file, tmp_path, port):
+    """The base says 0.05 s a token and then nothing at all; a second trial has nothing to be compared with."""
+    server, out = ROOT / "tests" / "misbehaving_server.py", tmp_path / "out.json"
+    python = wrapped(
+        tmp_path,
+        f"""case "$*" in *"--attention-backend triton"*) ;; *) echo 'error: no kernel'; exit 7 ;; esac
+exec {sys.executable} {server} --port {port} --delay 0.01""",
+    )
+    (tmp_path / "profile.json").write_text(json.dumps(SMOKE_PROFILE))
+    model = {"name": "stand-in/SmolLM2-135M-Instruct", "path": "/m"}
+    file = base_file(python=python, model=model, instance={"port": port, "nccl_profile": "none"})
+    words = ["--trial", "attention-triton", "--trial", "decode-steps-1", "--smoke-profile", tmp_path / "profile.json"]
+    done = tune("ab", file, *words, "--smoke-python", sys.executable, "--start-timeout", 60, "--out", out)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "CRITICAL tune-no-base" in done.stdout
+    assert "it ended with 7" in done.stdout
+    assert "nothing can be chosen" in done.stdout
+    assert "tune-decode-steps-1: not run" in done.stdout
+    (trial,) = json.loads(out.read_text())["trials"]
+    assert trial["status"] == "no-base"
+    assert trial["runs"][0]["metrics"]["single.decode_tok_s"] > 0
+
+
+def test_one_that_is_ended_keeps_what_it_measured_and_leaves_no_engine(base_file, tmp_path, port):
+    server, out, logs = ROOT / "tests" / "misbehaving_server.py", tmp_path / "out.json", tmp_path / "logs"
+    body = f"exec {sys.executable} {server} --port {port} --delay 0.01"
+    (tmp_path / "profile.json").write_text(json.dumps(SMOKE_PROFILE))
+    model = {"name": "stand-in/SmolLM2-135M-Instruct", "path": "/m"}
+    file = base_file(python=wrapped(tmp_path, body), model=model, instance={"port": port, "nccl_profile": "none"})
+    words = ["--trial", "attention-triton", "--smoke-profile", tmp_path / "profile.json", "--logs", logs]
+    command = [sys.executable, ROOT / "scripts" / "tune", "ab", file, *words, "--out", out]
+    with subprocess.Popen([*command, "--smoke-python", sys.executable], stderr=subprocess.PIPE, text=True) as program:
+        while "start 2" not in program.stderr.readline():
+            pass
+        program.send_signal(signal.SIGTERM)
+        assert "ended by a signal" in program.stderr.read()
+        assert program.wait(60) == 1
+    (trial,) = json.loads(out.read_text())["trials"]
+    assert (trial["status"], [run["side"] for run in trial["runs"]]) == ("unfinished", ["B"])
+    assert trial["runs"][0]["metrics"]
+    assert not session_of(logs, "attention-triton-2-A")
 
 
 def test_engines_go_through_the_real_smoke_test_b_a_b_a(tmp_path, port, base_file):

@@ -71,6 +71,7 @@ def test_a_config_tells_what_is_sent(config, hidden, layers):
         ({"hidden_size": True, "num_hidden_layers": 1}, "hidden_size is True"),
         ({"hidden_size": -8, "num_hidden_layers": 1}, "hidden_size is -8"),
         ({"hidden_size": 8, "num_hidden_layers": 1, "torch_dtype": "int4"}, "dtype is 'int4'"),
+        ({"hidden_size": 10**40, "num_hidden_layers": 1, "architectures": 5}, "hidden is 1000"),
     ],
 )
 def test_a_config_that_does_not_tell_is_refused(config, words):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .budget import Line, lines, reason
 from .campaign import Campaign, Plan, results, run, run_pairs
 from .candidates import BASELINE, Candidate, CandidateError, base_of, quick, thorough, unique
-from .decision import Decision, DecisionError, Result, Row, Workload, decide, goal, in_doubt
+from .decision import Decision, DecisionError, Result, Row, Workload, decide, goal, in_doubt, read_results
 from .launching import Limits
 from .measuring import Bench, WorkerError, versions
 from .outcome import BANNED, Outcome, judge
@@ -53,6 +53,7 @@ __all__ = [
     "judge",
     "lines",
     "quick",
+    "read_results",
     "reason",
     "results",
     "run",

@@ -20,7 +20,7 @@ from .shapes import Phase, Shape
 ORDER = ("B", "A", "B", "A")
 """A is the base."""
 
-Status = Literal["wins", "within-noise", "trade", "loses", "wrong", "failed", "refused"]
+Status = Literal["wins", "within-noise", "trade", "loses", "wrong", "failed", "refused", "no-base", "unfinished"]
 
 
 class ComparisonError(ValueError):
@@ -111,11 +111,11 @@ def _time(result: Result, phase: Phase, size: int) -> float | None:
 
 
 def compare(name: str, runs: Sequence[EngineRun], expectation: Expectation | None = None) -> Comparison:
-    """Return how side B stands against side A. Raises ComparisonError where A itself can't be compared with."""
+    """Return how side B stands against side A. Raises ComparisonError where the two have no figure in common."""
     sides = {side: [run for run in runs if run.side == side] for side in ("A", "B")}
     for run in sides["A"]:
         if run.wrong or run.failed:
-            raise ComparisonError(f"the base itself is no base: {run.wrong or run.failed}")
+            return Comparison(name, "no-base", run.wrong or run.failed, (), tuple(runs))
     for run in sides["B"]:
         if run.wrong or run.failed:
             return Comparison(name, "wrong" if run.wrong else "failed", run.wrong or run.failed, (), tuple(runs))
@@ -163,9 +163,18 @@ def _words(change: Change) -> str:
 
 
 def findings(comparisons: Iterable[Comparison]) -> Iterator[Finding]:
-    """Return what has to be said: wrong answers and failures as warnings, trades as something to know."""
+    """Return what has to be said: critical of what runs today, warnings of trials, trades as something to know."""
     for one in comparisons:
-        if one.status in ("wrong", "failed"):
+        if one.status == "no-base":
+            yield Finding(
+                id="tune-no-base",
+                level="critical",
+                what="what runs today does not pass its own test, so nothing can be compared with it",
+                seen=one.reason,
+                expected="right answers, then figures",
+                fix="Read its log (--logs), and mend that first.",
+            )
+        elif one.status in ("wrong", "failed"):
             yield Finding(
                 id=f"tune-trial-{one.status}",
                 level="warning",

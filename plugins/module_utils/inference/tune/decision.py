@@ -9,7 +9,7 @@ returned wrong data is banned, however fast it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, stdev
 from typing import Any, Literal
@@ -27,6 +27,8 @@ GOAL = 0.03
 
 _TAIL = 0.1
 _QUARTER = 0.25
+_MOST = 1 << 50
+"""Tokens and bytes beyond this are no message's."""
 
 Status = Literal["reference", "wins", "within-noise", "trade", "loses", "banned", "inconclusive"]
 
@@ -91,9 +93,14 @@ class Row:
     def from_dict(cls, document: Mapping[str, Any]) -> Row:
         """Read what :meth:`as_dict` wrote. Raises DecisionError."""
         groups = tuple(tuple(float(us) for us in group) for group in document["groups"])
-        if not groups or not all(groups) or not all(us > 0 for group in groups for us in group):
+        if not groups or not all(groups) or not all(0 < us < math.inf for group in groups for us in group):
             raise DecisionError(f"{document['bytes']} bytes: expected at least one time above 0 in each group")
-        return cls(document["phase"], int(document["tokens"]), int(document["bytes"]), groups)
+        phase, tokens, size = document["phase"], int(document["tokens"]), int(document["bytes"])
+        if phase not in PHASES or not (0 < tokens < _MOST and 0 < size < _MOST):
+            raise DecisionError(
+                f"{phase!r}, {tokens} tokens, {size} bytes: expected {' or '.join(PHASES)}, and messages"
+            )
+        return cls(phase, tokens, size, groups)
 
 
 @dataclass(frozen=True)
@@ -125,10 +132,19 @@ class Result:
         """Read what :meth:`as_dict` wrote. Raises DecisionError."""
         try:
             rows = tuple(Row.from_dict(row) for row in document.get("rows", ()))
-            named = (document["name"], dict(document["environment"]), document["verdict"])
-        except (KeyError, TypeError, ValueError) as error:
+            named = (str(document["name"]), dict(document["environment"]), document["verdict"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DecisionError(f"not the result of a candidate: {error!r}") from error
         return cls(*named, document.get("reason", ""), rows)
+
+
+def read_results(entries: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Read the results of one run, which all have the same messages or none. Raises DecisionError, TypeError."""
+    found = [Result.from_dict(entry) for entry in entries]
+    messages = {tuple((row.phase, row.tokens, row.bytes) for row in result.rows) for result in found if result.rows}
+    if len(messages) > 1:
+        raise DecisionError("the candidates were not measured at the same sizes")
+    return found
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ class Engines:
 
     def run(self, side: str, name: str, command: Sequence[str], environment: Mapping[str, str], port: int) -> EngineRun:
         """Run one engine with exactly ``environment`` through its test."""
+        if listens(port):  # it would be the other one that is tested
+            return EngineRun(side, failed=f"something else answers on port {port}")
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
@@ -53,15 +56,18 @@ class Engines:
                 self._stop(process)
 
     def _until_it_generates(self, process: subprocess.Popen[bytes], port: int) -> str:
-        """Return why it doesn't, or nothing. Answering is not enough: it has to generate a token."""
+        """Return why it doesn't, or nothing. Answering is not enough: it has to generate a token.
+
+        Nor is that: SGLang says for a second more that it isn't healthy, which its test would take for a failure.
+        """
         start = time.monotonic()
         while (left := self.start_timeout - (time.monotonic() - start)) > 0:
             if process.poll() is not None:
                 return f"it ended with {process.returncode} after {time.monotonic() - start:.0f} s"
-            if _generates(port, left):
+            if _generates(port, left) and _healthy(port, left):
                 return ""
             time.sleep(min(1.0, left))
-        return f"it did not generate within {self.start_timeout:.0f} s"
+        return f"it did not generate within {self.start_timeout:.0f} s, or was not healthy by then"
 
     def _test(self, side: str, name: str, port: int) -> EngineRun:
         out = self.folder / f"{name}.json"
@@ -104,24 +110,41 @@ def judge(side: str, report: Mapping[str, Any]) -> EngineRun:
     return EngineRun(side, failed=said)
 
 
+def listens(port: int) -> bool:
+    """Say whether anything takes connections on this machine's port."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+def _ask(request: str | urllib.request.Request, seconds: float) -> Any:
+    """Return the answer's JSON, {} for one that is none; None for no good answer."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=seconds) as answer:
+            body = answer.read() if answer.status == HTTPStatus.OK else None
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    try:
+        return None if body is None else json.loads(body)
+    except ValueError:
+        return {}
+
+
 def _generates(port: int, seconds: float) -> bool:
     body = json.dumps({"model": _model(port, seconds), "prompt": "1", "max_tokens": 1, "temperature": 0}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=seconds) as answer:
-            return bool(answer.status == HTTPStatus.OK)
-    except (OSError, ValueError, urllib.error.URLError):
-        return False
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    return _ask(urllib.request.Request(url, body, {"Content-Type": "application/json"}), seconds) is not None
+
+
+def _healthy(port: int, seconds: float) -> bool:
+    return _ask(f"http://127.0.0.1:{port}/health", seconds) is not None
 
 
 def _model(port: int, seconds: float) -> str:
     try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://127.0.0.1:{port}/v1/models", timeout=min(10.0, seconds)) as answer:
-            return str(json.load(answer)["data"][0]["id"])
-    except (OSError, ValueError, KeyError, IndexError):
+        return str(_ask(f"http://127.0.0.1:{port}/v1/models", min(10.0, seconds))["data"][0]["id"])
+    except (TypeError, KeyError, IndexError):
         return ""
 
 

@@ -33,6 +33,10 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _DTYPE = ("dtype", "torch_dtype")
 
 
+_MOST = 1 << 30
+"""No model has so many of anything."""
+
+
 class ShapeError(ValueError):
     """A config that doesn't tell what is sent. The message names the field, what was seen and what is expected."""
 
@@ -50,7 +54,7 @@ class Shape:
     def __post_init__(self) -> None:
         for field in ("hidden", "layers", "dtype_bytes", "calls_per_layer"):
             value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MOST:
                 raise ShapeError(f"{field} is {value!r}; expected a whole number above 0")
 
     @property
@@ -71,7 +75,7 @@ class Shape:
         """Read what :meth:`as_dict` wrote. Raises ShapeError."""
         try:
             return cls(**{key: value for key, value in document.items() if key != "calls"})
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise ShapeError(f"not the shape of a model: {error}") from error
 
 
@@ -91,7 +95,10 @@ def shape_of(config: object, name: str = "") -> Shape:
     inner: Mapping[str, Any] = next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), {})
     merged = {**config, **inner}
     if not name:
-        name = str(next(iter(config.get("architectures") or ()), config.get("model_type", "")))
+        architectures = config.get("architectures")
+        name = str(
+            architectures[0] if isinstance(architectures, list) and architectures else config.get("model_type", "")
+        )
     dtype = str(next((merged[key] for key in _DTYPE if merged.get(key)), "bfloat16")).removeprefix("torch.")
     if dtype not in ACTIVATION_BYTES:
         raise ShapeError(f"config.json: dtype is {dtype!r}; expected one of {', '.join(ACTIVATION_BYTES)}")

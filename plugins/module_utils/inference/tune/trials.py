@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from .. import engine_args, nccl
 from ..engine_args.rules import Scope
@@ -15,6 +16,8 @@ from ..nccl.profiles import PROFILES
 from ..nccl.variables import VersionError
 from ..program import nearest
 from .outcome import BANNED
+
+_LAST_PORT = 65535
 
 
 class TrialError(ValueError):
@@ -79,12 +82,35 @@ class Base:
         expected = "engine, version, python, model (name, path), instance (port, ...), and maybe scope and nccl_version"
         try:
             base = cls(**document)  # type: ignore[arg-type]
-            wrong = base.engine not in engine_args.TITLES or not {"name", "path"} <= set(base.model)
         except TypeError as error:
             raise TrialError(f"not the base of a comparison: {error}; expected {expected}") from error
-        if wrong or not isinstance(base.instance.get("port"), int):
-            raise TrialError(f"not the base of a comparison: expected {expected}, with a known engine")
+        if wrong := next(base._wrong(), None):
+            raise TrialError(f"not the base of a comparison: {wrong}; expected {expected}")
         return base
+
+    def _wrong(self) -> Iterator[str]:
+        """Yield what can't be used."""
+        if self.engine not in tuple(engine_args.TITLES):
+            yield f"engine is {self.engine!r}, not one of {', '.join(engine_args.TITLES)}"
+        if self.scope not in get_args(Scope):
+            yield f"scope is {self.scope!r}, not one of {', '.join(get_args(Scope))}"
+        texts: dict[str, Any] = {
+            "version": self.version,
+            "python": self.python,
+            "nccl_version": self.nccl_version or "none",
+        }
+        if isinstance(self.model, Mapping):
+            texts |= {f"model's {part}": self.model.get(part) for part in ("name", "path")}
+        else:
+            yield f"model is {self.model!r}"
+        yield from (f"{name} is {text!r}" for name, text in texts.items() if not (isinstance(text, str) and text))
+        if not isinstance(self.instance, Mapping):
+            yield f"instance is {self.instance!r}"
+            return
+        port, ranks = self.instance.get("port"), self.instance.get("tensor_parallel_size") or 1
+        numbers = {"port": port, "tensor_parallel_size": ranks}
+        yield from (f"{name} is {n!r}" for name, n in numbers.items() if type(n) is not int or not 0 < n <= _LAST_PORT)
+        yield from _wrong_settings(self.instance)
 
     def with_trial(self, trial: Trial | None) -> dict[str, Any]:
         """Return the instance with a trial's difference."""
@@ -111,6 +137,15 @@ class Base:
         """Return what is set for the engine beyond the calling environment."""
         own = {key: str(value) for key, value in self.with_trial(trial)["environment"].items()}
         return {**self.nccl_environment(trial, measured), **own}
+
+
+def _wrong_settings(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which of an instance's or a trial's settings are no mapping, or name no NCCL profile."""
+    for name in ("arguments", "environment", "nccl_environment"):
+        if given.get(name) is not None and not isinstance(given[name], Mapping):
+            yield f"{name} is {given[name]!r}, not a mapping"
+    if not isinstance(given.get("nccl_profile") or "", str):
+        yield f"nccl_profile is {given['nccl_profile']!r}, not a name"
 
 
 def refused(base: Base, trial: Trial, measured: Mapping[str, Any] | None = None) -> list[Finding]:
@@ -143,26 +178,39 @@ def options_unknown(base: Base) -> bool:
 
 def peer_access_proved(recorded: Mapping[str, Any] | None) -> bool:
     """Say whether a measurement of all-reduces (what ``run --out`` wrote) had right values over peer access."""
-    outcomes = (recorded or {}).get("outcomes") or ()
-    via = [o for o in outcomes if ((o.get("proof") or {}).get("transports") or {}).get("P2P")]
-    bad_pair = any(pair.get("verdict") in BANNED for pair in (recorded or {}).get("pairs") or ())
-    return bool(via) and all(outcome.get("verdict") == "healthy" for outcome in via) and not bad_pair
+    try:
+        outcomes = (recorded or {}).get("outcomes") or ()
+        via = [o for o in outcomes if ((o.get("proof") or {}).get("transports") or {}).get("P2P")]
+        bad_pair = any(pair.get("verdict") in BANNED for pair in (recorded or {}).get("pairs") or ())
+        return bool(via) and all(outcome.get("verdict") == "healthy" for outcome in via) and not bad_pair
+    except (AttributeError, TypeError):
+        return False
 
 
-def chosen(engine: str, names: Iterable[str], own: Iterable[Mapping[str, Any]] = ()) -> list[Trial]:
-    """Return trials by name, then those given as objects. Raises TrialError."""
+def _own(entry: object) -> Trial:
+    expected = "expected an object with name, and any of arguments, environment, nccl_profile"
+    if not isinstance(entry, Mapping):
+        raise TrialError(f"trial {entry!r}: {expected}")
+    wrong = next(_wrong_settings(entry), "")
+    try:
+        trial = Trial(**{key: value for key, value in entry.items() if value is not None})
+    except TypeError as error:
+        raise TrialError(f"trial {entry!r}: {error}; {expected}") from error
+    if wrong or not re.fullmatch(r"[\w.-]+", str(trial.name)):  # the name is part of a file's name
+        raise TrialError(f"trial {entry!r}: {wrong or f'its name is {trial.name!r}'}; {expected}")
+    return trial
+
+
+def chosen(engine: str, names: Iterable[str], own: Any = ()) -> list[Trial]:
+    """Return trials by name, then those of a list of objects. Raises TrialError."""
     table, result = known(engine), []
+    if not isinstance(own, (list, tuple)):
+        raise TrialError(f"seen {type(own).__name__}; expected a list of trials")
     for name in names:
         if name not in table:
             raise TrialError(f"no trial {name!r}{nearest(name, table)}; there are {', '.join(table)}")
         result.append(table[name])
-    for entry in own:
-        try:
-            result.append(Trial(**entry))
-        except TypeError as error:
-            raise TrialError(
-                f"trial {entry!r}: {error}; expected name, arguments, environment, nccl_profile"
-            ) from error
+    result += [_own(entry) for entry in own]
     doubled = {trial.name for trial in result if [t.name for t in result].count(trial.name) > 1}
     if doubled:
         raise TrialError(f"two trials are called {', '.join(sorted(doubled))}")
