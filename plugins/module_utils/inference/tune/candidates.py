@@ -69,6 +69,8 @@ def parse(text: str) -> Candidate:
     pairs = [pair.partition("=") for pair in _BETWEEN.split(rest) if pair.strip()]
     if not name.strip() or not colon or not pairs or not all(mark and value for _, mark, value in pairs):
         raise CandidateError(f"candidate {text!r}: expected NAME:NCCL_X=VALUE,NCCL_Y=VALUE")
+    if not re.fullmatch(r"[\w.+-]+", name.strip()):
+        raise CandidateError(f"candidate {name!r}: expected a name of letters, digits, . _ + and -; it names a folder")
     try:
         checked = nccl.environment(BASELINE, {key.strip(): value.strip() for key, _, value in pairs})
     except nccl.NcclError as error:

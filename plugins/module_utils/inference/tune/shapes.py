@@ -120,7 +120,7 @@ def _number(config: Mapping[str, Any], names: Sequence[str]) -> int:
 def sizes(shape: Shape, tokens: Mapping[Phase, Sequence[int]] = QUICK_TOKENS) -> list[Size]:
     """Return the messages to measure, decode first. Raises ShapeError."""
     result = [Size(phase, count, shape.bytes_of(count)) for phase in PHASES for count in tokens.get(phase, ())]
-    wrong = [size.tokens for size in result if size.tokens < 1]
+    wrong = [size.tokens for size in result if not 1 <= size.tokens < _MOST]
     if wrong or not result:
         raise ShapeError(f"tokens is {wrong[0] if wrong else 'empty'}; expected numbers of 1 or more")
     return result
