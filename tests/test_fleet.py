@@ -42,7 +42,7 @@ NOTE = """
 
 ADDRESS = """
 - name: Note its address
-  shell: echo "{{ gateway_instance.host }}" >>{{ events }}.addresses
+  shell: echo "{{ __gateway_instance.host }}" >>{{ events }}.addresses
 """
 
 STAND_INS = {
@@ -148,7 +148,7 @@ def fleet(tmp_path: Path) -> Fleet:
         (tmp_path / "roles" / role / "tasks/main.yml").write_text("[]\n")
     (tmp_path / "library").mkdir()
     (tmp_path / "library/service_generation.py").write_text(GENERATION)
-    for playbook in ("restart.yml", "site.yml", "rollback.yml", "tune.yml"):
+    for playbook in ("check.yml", "restart.yml", "site.yml", "rollback.yml", "tune.yml"):
         text = (ROOT / playbook).read_text()
         (tmp_path / playbook).write_text(text.replace("become: true", "become: false"))
     hosts = ["a", "b", "c", "d"]

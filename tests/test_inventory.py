@@ -403,6 +403,19 @@ def test_every_profile_is_quiet_with_every_engine(known: Known, profile: str):
         assert inventory.check(variables, known) == []
 
 
+def test_ranks_of_a_unit_that_reaches_loopback_only_meet_nowhere_else(known: Known):
+    elsewhere = changed("service_instances.0.nccl_environment", {"NCCL_SOCKET_IFNAME": "eth0"})
+    finding = one(elsewhere, known)
+    assert (finding.id, finding.level) == ("nccl-loopback-unit", "critical")
+    assert finding.what.startswith("service_instances[0].nccl_environment: the unit reaches loopback only")
+    assert "NCCL_SOCKET_IFNAME=eth0" in finding.seen
+    assert inventory.check({**elsewhere, "service_loopback_only": False}, known) == []
+    instance = elsewhere["service_instances"][0]
+    for other in ({"host": "10.0.0.1"}, {"tensor_parallel_size": 1, "gpus": [0]}):
+        assert inventory.check({**RIGHT, "service_instances": [{**instance, **other}]}, known) == []
+    assert inventory.check(changed("service_instances.0.nccl_environment", {"NCCL_SOCKET_IFNAME": "=lo"}), known) == []
+
+
 @pytest.mark.parametrize(
     "nccl_settings", [{"nccl_profile": "throughput"}, {"nccl_environment": {"NCCL_P2P_DISABLE": 1}}]
 )
@@ -511,6 +524,7 @@ def test_a_key_for_each_instance_is_fine(known: Known):
         ({"a": "hunter2"}, "api-key-form"),
         ({"a": f"{KEY} {KEY}"}, "api-key-form"),
         ({"a": f"{KEY}\n"}, "api-key-form"),
+        ({"a": f"-{KEY}"}, "api-key-form"),
         ({"a": None}, "api-key-form"),
         ([KEY], "variable-value"),
         (KEY, "variable-value"),
@@ -521,6 +535,12 @@ def test_a_key_that_cannot_be_used_is_never_shown(known: Known, keys: Any, findi
     assert (finding.id, finding.level) == (finding_id, "critical")
     assert "hunter2" not in str(finding)
     assert "1234567890" not in str(finding)
+
+
+def test_a_key_that_engines_would_take_for_an_option_says_so(known: Known):
+    finding = one({**RIGHT, "service_api_keys": {"a": f"-{KEY}"}}, known)
+    assert "begins with -" in finding.seen
+    assert inventory.check({**RIGHT, "service_api_keys": {"a": f"{KEY}-"}}, known) == []
 
 
 def test_an_instance_with_a_key_has_no_other_file_of_options(known: Known):
@@ -611,7 +631,13 @@ def test_a_name_that_is_a_slip_of_ours_is_pointed_out(known: Known, name: str):
     assert said[0].id in ("variable-resembles", "variable-unknown")
 
 
-@pytest.mark.parametrize("name", ["ansible_user", "sandbox_project", "service", "my_engine", "inventory_hostname"])
+@pytest.mark.parametrize("name", ["serail", "seral", "serials"])
+def test_a_slip_in_a_variable_of_the_playbooks_is_pointed_out(known: Known, name: str):
+    finding = one({**RIGHT, name: 1}, known)
+    assert (finding.id, finding.level, finding.expected) == ("variable-resembles", "warning", "serial")
+
+
+@pytest.mark.parametrize("name", ["serial", "serial_number", "ansible_user", "sandbox_project", "service", "my_engine", "inventory_hostname"])
 def test_a_name_of_the_operators_own_is_left_alone(known: Known, name: str):
     assert inventory.check({**RIGHT, name: "x"}, known) == []
 

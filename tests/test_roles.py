@@ -340,13 +340,19 @@ def test_playbooks_ignore_nothing_name_everything_and_call_roles_that_exist(file
     assert "ignore_errors" not in file.read_text()
 
 
-def test_the_inventory_is_checked_before_any_host_is_asked():
-    nobody, first = yaml.safe_load((ROOT / "site.yml").read_text())[:2]
+@pytest.mark.parametrize("file", PLAYBOOKS, ids=lambda file: file.name)
+def test_the_inventory_is_checked_before_any_host_is_asked(file: Path):
+    if file.name != "check.yml":
+        first = yaml.safe_load(file.read_text())[0]
+        assert first["ansible.builtin.import_playbook"] == "check.yml"
+        assert "tags" not in first
+        return
+    nobody, checked = yaml.safe_load(file.read_text())
     assert nobody["hosts"] == "localhost"
-    assert first["roles"] == ["inventory"]
-    assert first["gather_facts"] is False
-    assert first["any_errors_fatal"] is True
-    assert first["tags"] == ["always"]
+    assert checked["roles"] == ["inventory"]
+    assert checked["gather_facts"] is False
+    assert checked["any_errors_fatal"] is True
+    assert nobody["tags"] == checked["tags"] == ["always"]
 
 
 # what the domain says of the roles

@@ -201,7 +201,7 @@ def test_it_promises_stops_measures_starts_and_tests_in_this_order(site):
 
 def test_instances_leave_the_pool_before_they_stop_and_come_back_when_they_passed(site):
     for file, word in (("drain", "left"), ("enter", "entered")):
-        site.role("gateway", file, note(word + " {{ gateway_instance.name }}"))
+        site.role("gateway", file, note(word + " {{ __gateway_instance.name }}"))
     (site.folder / "gateway.yml").write_text("gateway: {hosts: {localhost: {}}}\n")
     site.inventories += ["-i", str(site.folder / "gateway.yml")]
     done = site.run()

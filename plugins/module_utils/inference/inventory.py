@@ -70,6 +70,12 @@ SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/
 RESEMBLANCE = 0.93
 """How alike two names are (difflib's ratio) to be taken for a slip: one letter more or less in a name of ours."""
 
+PLAYBOOK_VARIABLES = ("serial",)
+"""What playbooks read that belongs to no role."""
+
+SHORT_RESEMBLANCE = 0.82
+"""The same for those: they are short, so that a letter is more of them (serail, seral, serials; not serial_number)."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -181,9 +187,10 @@ def _resembling(names: Sequence[str], known: Known) -> Iterator[Finding]:
     """Names that belong to the operator and differ from one of ours by a letter: services_instances."""
     for name in names:
         close = difflib.get_close_matches(name, known.options, n=1, cutoff=RESEMBLANCE)
-        if close and name not in REGISTERED:
+        close += difflib.get_close_matches(name, PLAYBOOK_VARIABLES, n=1, cutoff=SHORT_RESEMBLANCE)
+        if close and name not in (*REGISTERED, *PLAYBOOK_VARIABLES):
             yield Finding(
-                "variable-resembles", "warning", "A variable that no role reads, written nearly like one that is read",
+                "variable-resembles", "warning", "A variable that nothing reads, written nearly like one that is read",
                 seen=name, expected=close[0], fix=f"Rename it to {close[0]}, or give it a name of its own.",
             )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import claims, engine_args, nccl, ports
 from .findings import Finding
+from .gateway import LOOPBACK
 from .nccl.lint import lint_environment
 from .nccl.variables import VersionError
 from .program import nearest
@@ -95,6 +96,13 @@ class Case:
             return expectation_of(self.settings.get("topology_expect", "any")).gpu_count
         except ExpectationError:
             return None
+
+    @property
+    def meets_on_loopback(self) -> bool:
+        """Whether it has ranks that meet, in a unit that reaches loopback only."""
+        listens = self.instance.get("host") or LOOPBACK[0]
+        closed = bool(self.settings.get("service_loopback_only", True)) and listens in LOOPBACK
+        return closed and engine_args.gpus_needed(self.engine, self.instance) > 1
 
     def wrong(self, finding_id: str, key: str, seen: object, expected: str) -> Finding:
         """Return a critical finding about one key of the instance."""
@@ -235,8 +243,10 @@ def _lint(case: Case, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Judge the variables for the NCCL release of the lock; what needs the host's topology is left to the host."""
     if case.nccl_version is None:
         return
+    alone = case.meets_on_loopback  # the role sets the first one there, and what the instance says of it wins
+    given = {**({"NCCL_SOCKET_IFNAME": "lo"} if alone else {}), **environment}
     try:
-        report = lint_environment(environment, case.nccl_version)
+        report = lint_environment(given, case.nccl_version, loopback_only=alone)
     except VersionError:
         return
     for finding in report.findings:
@@ -335,6 +345,9 @@ def _keys(settings: Mapping[str, Any], cases: Sequence[Case]) -> Iterator[Findin
         elif not isinstance(key, str) or not KEY.fullmatch(key):
             expected = f"a text of {KEY_LENGTH} or more letters, digits and punctuation, without spaces, in quotes"
             yield _wrong("api-key-form", place, "a key of another form (not shown)", expected)
+        elif key.startswith("-"):
+            expected = "a key that does not begin with -: engines would take it for one of their options"
+            yield _wrong("api-key-form", place, "a key that begins with - (not shown)", expected)
         elif any(str(argument).lstrip("-") == "config" for argument in known[name].instance.get("arguments") or {}):
             expected = "no option config: the key reaches the engine in that file, and engines read one"
             yield _wrong("api-key-config", f"{known[name].where}.arguments.config", "config", expected)

@@ -95,9 +95,14 @@ def lint_environment(
     topology: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     conf_files: Sequence[tuple[str, str]] = (),
+    loopback_only: bool = False,
 ) -> Report:
-    """Judge settings that are already names and values, as ``lint`` does."""
+    """Judge settings that are already names and values, as ``lint`` does.
+
+    ``loopback_only``: they are for a unit whose processes reach no address but those of loopback.
+    """
     content = EnvironmentText([Assignment(name, value, 0) for name, value in environment.items()])
+    content.addresses["IPAddressDeny"] += ["any"] if loopback_only else []
     return _lint(content, nccl_version, topology, command, conf_files).report
 
 
