@@ -254,3 +254,33 @@ def test_warnings_are_shown_and_stop_nothing(playbook: Path):
     assert done.returncode == 0, done.stdout
     assert "WARNING watchdog-too-short" in done.stdout
     assert "the play goes on" in done.stdout
+
+
+def test_a_slip_on_the_command_line_ends_rollback_before_any_host_is_asked():
+    """Else rollback.yml would go back to the last good generation instead of the one that was meant."""
+    done = ansible(
+        "ansible-playbook", "-i", "inventory/example", "rollback.yml", "-e", "service_retsore=9f495508e8a0",
+        "-e", "ansible_host=127.0.0.1 ansible_port=1", "--check",
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "did you mean 'service_restore'?" in done.stdout
+    tasks = re.findall(r"^TASK \[(.*)\]", done.stdout, re.MULTILINE)
+    assert tasks[-1] == "inventory : Refuse variables that cannot be used"
+    assert not [task for task in tasks if not task.startswith("inventory :")][1:]
+
+
+def test_no_key_of_a_wrong_type_is_shown(playbook: Path, tmp_path: Path):
+    """Neither by the inventory check nor by Ansible's own of a role's arguments."""
+    keys = {"gateway_keys": "team-a: A-secret-0123456789", "gateway_certificate_key": ["A-secret-0123456789"]}
+    keys |= {"service_api_keys": "a: A-secret-0123456789", "model_hub_token": {"a": "A-secret-0123456789"}}
+    (tmp_path / "hosts.yml").write_text("inference: {hosts: {a: }}\ngateway: {hosts: {a: }}\n")
+    (tmp_path / "vars.json").write_text(json.dumps({**keys, "ansible_host": "127.0.0.1", "ansible_port": 1}))
+    for role in ("inventory", "gateway", "service"):
+        (tmp_path / "play.yml").write_text(PLAY.replace("[inventory]", f"[{role}]"))
+        done = ansible(
+            "ansible-playbook", "-i", str(tmp_path / "hosts.yml"), str(tmp_path / "play.yml"),
+            "-e", f"@{tmp_path}/vars.json", environment={"ANSIBLE_ROLES_PATH": str(ROOT / "roles")},
+        )  # fmt: skip
+        assert done.returncode == 2, done.stdout  # refused; 4 would be a host that was asked
+        assert "the play goes on" not in done.stdout
+        assert "A-secret" not in done.stdout + done.stderr, role
