@@ -30,10 +30,11 @@ def action(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(plugin.ActionBase, "run", lambda *_: {})
     options = {"host": "192.0.2.1", "remote_user": "admin", "ssh_args": "-o ControlPersist=1s", "port": 22}
 
-    def make(source: str, *, transport: str = "ssh", check_mode: bool = False) -> Any:
+    def make(source: str, *, transport: str = "ssh", check_mode: bool = False, stat: Any = None) -> Any:
         made = plugin.ActionModule.__new__(plugin.ActionModule)
         made._task = SimpleNamespace(args={"source": source, "target": "/srv/x"}, check_mode=check_mode)
-        made._connection = SimpleNamespace(transport=transport, get_option=options.get)
+        made._connection = SimpleNamespace(transport=transport, get_option=options.get, become=object())
+        made._execute_module = lambda *_, **__: {"stat": stat or {"exists": False}}
         return made
 
     return make
@@ -84,3 +85,41 @@ def test_more_errors_than_a_pipe_holds_do_not_stop_it(action: Any, tmp_path: Pat
     done, _, said = action(str(tmp_path))._follow(many)
     assert done == 23
     assert len(said) == 200000
+
+
+def test_a_link_where_the_folder_goes_is_refused(action: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = action(str(tmp_path), transport="local", stat={"exists": True, "islnk": True})
+    monkeypatch.setattr(made, "_follow", lambda _: pytest.fail("something was brought"))
+    assert "seen a link at /srv/x" in made.run(None, {})["msg"]
+
+
+def test_links_that_lead_out_of_the_folder_are_refused(action: Any, tmp_path: Path):
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "blob").write_text("x")
+    (tmp_path / "snapshot/inside").symlink_to("there")
+    assert action(str(tmp_path / "snapshot"))._command({})[-1] == "admin@192.0.2.1:/srv/x/"
+    (tmp_path / "snapshot/model").symlink_to("../blob")
+    said = action(str(tmp_path / "snapshot")).run(None, {})["msg"]
+    assert "seen links that lead out of" in said
+    assert "model (1 in all)" in said
+
+
+def test_a_sudo_that_asks_a_password_is_said_before_anything_is_brought(
+    plugin: Any, action: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    def answer(words: list[str], **_: Any) -> SimpleNamespace:
+        asked.append(words)
+        return SimpleNamespace(returncode=1, stderr="sudo: a password is required")
+
+    monkeypatch.setattr(plugin.subprocess, "run", answer)
+    made = action(str(tmp_path))
+    monkeypatch.setattr(made, "_follow", lambda _: pytest.fail("something was brought"))
+    said = made.run(None, {})["msg"]
+    assert "a password is required" in said
+    assert "NOPASSWD" in said
+    assert asked[0][-2:] == ["admin@192.0.2.1", "sudo -n rsync --version"]
+    made._connection.become = None  # a play that is not root's asks nobody
+    made._refuse_a_password()
+    assert len(asked) == 1

@@ -637,7 +637,9 @@ def test_a_slip_in_a_variable_of_the_playbooks_is_pointed_out(known: Known, name
     assert (finding.id, finding.level, finding.expected) == ("variable-resembles", "warning", "serial")
 
 
-@pytest.mark.parametrize("name", ["serial", "serial_number", "ansible_user", "sandbox_project", "service", "my_engine", "inventory_hostname"])
+@pytest.mark.parametrize(
+    "name", ["serial", "serial_number", "ansible_user", "sandbox_project", "service", "my_engine", "inventory_hostname"]
+)
 def test_a_name_of_the_operators_own_is_left_alone(known: Known, name: str):
     assert inventory.check({**RIGHT, name: "x"}, known) == []
 

@@ -43,6 +43,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
             return {**result, "skipped": True, "changed": False}
         try:
             command = self._command(task_vars or {})
+            self._refuse_a_link(task_vars or {})
+            self._refuse_a_password()
             done, output, said = self._follow(command)
             if done:
                 raise AnsibleActionFail(f"{command[0]} ended with status {done}: {said.strip()[-600:]}")
@@ -64,10 +66,40 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
                 raise AnsibleActionFail(
                     f"seen no folder {folder} on the controller; expected one; fix: make or correct it"
                 )
+            if links := transfer.leading_out(folder):
+                raise AnsibleActionFail(
+                    f"seen links that lead out of {folder}: {', '.join(links[:5])} ({len(links)} in all); expected a "
+                    f"folder that is whole by itself; fix: bring a copy that has files in their place (cp -rL {folder} COPY)"
+                )
             return transfer.push(str(folder), host, target)
         if source.kind == "hub" or host is None:
             raise AnsibleActionFail(f"seen {text}; expected a folder of the controller or of another host")
         return transfer.pull(self._peer(source.name, task_vars), source.path, host, target)
+
+    def _refuse_a_link(self, task_vars: dict[str, Any]) -> None:
+        """Whoever could make a link where the folder goes would choose what root overwrites."""
+        target = str(self._task.args["target"])
+        cheap = {"get_checksum": False, "get_mime": False, "get_attributes": False}
+        found = self._execute_module("ansible.builtin.stat", {"path": target, **cheap}, task_vars=task_vars)
+        if found.get("failed"):
+            raise AnsibleActionFail(str(found.get("msg")))
+        if found["stat"].get("islnk"):
+            raise AnsibleActionFail(
+                f"seen a link at {target}; expected a folder or nothing; fix: see where it leads, and remove it"
+            )
+
+    def _refuse_a_password(self) -> None:
+        """Ansible can answer sudo's question, rsync's other end cannot."""
+        host = self._host()
+        if host is None or not host.become or host.user == "root":
+            return
+        done = subprocess.run(host.probe, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise AnsibleActionFail(
+                f"{shlex.join(host.probe)} ended with status {done.returncode}: {done.stderr.strip()[-300:]}; nothing "
+                "was brought; expected: rsync can run as root there without a password; fix: log in as root, or allow "
+                "it to the account that logs in (visudo -f /etc/sudoers.d/inference: USER ALL=(root) NOPASSWD: ALL)"
+            )
 
     def _host(self) -> Ssh | None:
         """Return how this host is reached; None for this machine itself."""
@@ -79,7 +111,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
             words += shlex.split(option(name) or "")
         words += ["-p", str(option("port"))] if option("port") else []
         words += ["-i", str(Path(option("private_key_file")).expanduser())] if option("private_key_file") else []
-        return Ssh(str(option("host")), option("remote_user"), words)
+        return Ssh(str(option("host")), option("remote_user"), words, become=bool(self._connection.become))
 
     def _peer(self, name: str, task_vars: dict[str, Any]) -> Ssh:
         """Return how this host reaches another one of the inventory."""

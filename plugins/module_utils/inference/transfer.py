@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 RSYNC = (
     *(
         "rsync",
         "--recursive",
         "--links",
+        "--safe-links",
         "--times",
         "--chmod=D0755,F0644",
         "--partial-dir=.partial",
@@ -21,7 +24,10 @@ RSYNC = (
     ),
     *("--itemize-changes", "--info=progress2", "--no-human-readable", "--outbuf=L"),
 )
-"""An interrupted transfer goes on where it stopped; what the source does not have is removed from the target."""
+"""An interrupted transfer goes on where it stopped; what the source does not have is removed from the target. A link
+that leads out of the folder is not brought (rsync(1), --safe-links): over there it would name something else."""
+
+SUDO = "sudo -n"
 
 _CHANGE = re.compile(r"[<>ch.*](?:[fdLDS][.+cstTpoguax?]{9}|deleting) ")
 _PROGRESS = re.compile(r"\s*(?P<bytes>\d+)\s+(?P<percent>\d+)%\s+(?P<rate>[\d.]+[kMGT]?B/s)\s+(?P<left>\d+:\d\d:\d\d)")
@@ -33,17 +39,43 @@ class Ssh:
 
     address: str
     user: str | None = None
+    """None: whom the ssh settings of whoever runs this name, which nobody knows here."""
     words: Sequence[str] = ("ssh",)
+    become: bool = True
+    """Whether the play works as root over there, whoever logs in."""
 
     @property
     def login(self) -> str:
         """What stands before the colon."""
         return f"{self.user}@{self.address}" if self.user else self.address
 
+    def as_root(self, command: str, sudo: str = SUDO) -> str:
+        """Return a command for a shell over there, by which it runs as root; as whoever logs in where the play does."""
+        if not self.become or self.user == "root":
+            return command
+        return f"{sudo} {command}" if self.user else f'$(test "$(id -u)" = 0 || echo {sudo}) {command}'
+
     @property
     def rsync(self) -> str:
-        """The program as root over there."""
-        return "rsync" if self.user in (None, "root") else "sudo -n rsync"
+        """The program over there; rsync has a shell run it (rsync(1), --rsync-path)."""
+        return self.as_root("rsync")
+
+    @property
+    def probe(self) -> list[str]:
+        """Return the command, run here, that succeeds when rsync is over there and needs no password."""
+        return [*self.words, self.login, self.as_root("rsync --version")]
+
+
+def leading_out(folder: Path) -> list[str]:
+    """Return the links in a folder, by their path below it, that lead out of it or name their target from the root."""
+    found = []
+    for above, folders, names in os.walk(folder):
+        for link in (Path(above, name) for name in (*folders, *names)):
+            if link.is_symlink():
+                target = os.path.normpath(link.relative_to(folder).parent / link.readlink())
+                if target.startswith(("/", "../")) or target == "..":
+                    found.append(str(link.relative_to(folder)))
+    return sorted(found)
 
 
 def push(folder: str, host: Ssh | None, target: str) -> list[str]:
@@ -62,8 +94,7 @@ def pull(peer: Ssh, folder: str, host: Ssh, target: str) -> list[str]:
     """
     there = [*RSYNC, f"--rsync-path={peer.rsync}", "--rsh", shlex.join(peer.words)]
     there += [f"{peer.login}:{_content(folder)}", _content(target)]
-    prefix = [] if host.user in (None, "root") else ["sudo", "-n", "--preserve-env=SSH_AUTH_SOCK"]
-    return [*host.words, "-A", host.login, shlex.join([*prefix, *there])]
+    return [*host.words, "-A", host.login, host.as_root(shlex.join(there), f"{SUDO} --preserve-env=SSH_AUTH_SOCK")]
 
 
 def _content(folder: str) -> str:
