@@ -150,6 +150,20 @@ def test_toolkit_files(filters: ModuleType):
     assert modes["plugins/module_utils/inference/nccl/__init__.py"] == "0644"
 
 
+@pytest.mark.parametrize("name", ["toolkit_files", "host_program_files", "gateway_files"])
+def test_programs_come_with_their_folders_each_once(filters: ModuleType, name: str):
+    """A folder that is named twice could not be made on a fresh host: it is there already the second time."""
+    given = [str(ROOT), *(["/usr/local/lib/inference/gateway"] if name == "gateway_files" else [])]
+    paths = [entry["path"] for entry in getattr(filters, name)(*given)]
+    assert paths[0] == "/usr/local/lib/inference"
+    assert len(set(paths)) == len(paths)
+    for number, path in enumerate(paths[1:], 1):
+        assert str(Path(path).parent) in paths[:number]
+    role = yaml.safe_load((ROOT / "roles/host/tasks/main.yml").read_text())
+    (folders,) = [task["vars"]["__host_folders"] for task in role if "__host_folders" in task.get("vars", {})]
+    assert not {folder["path"] for folder in folders} & set(paths)
+
+
 def test_findings_text(filters: ModuleType):
     entry = {"id": "x", "level": "critical", "what": "w", "seen": "s", "expected": "e", "fix": "f", "more": 1}
     text = filters.findings_text([{**entry, "level": "info", "id": "y"}, entry])

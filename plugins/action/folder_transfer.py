@@ -69,7 +69,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
             if links := transfer.leading_out(folder):
                 raise AnsibleActionFail(
                     f"seen links that lead out of {folder}: {', '.join(links[:5])} ({len(links)} in all); expected a "
-                    f"folder that is whole by itself; fix: bring a copy that has files in their place (cp -rL {folder} COPY)"
+                    f"folder that is whole by itself; fix: copy it with files in their place (cp -rL {folder} COPY)"
                 )
             return transfer.push(str(folder), host, target)
         if source.kind == "hub" or host is None:

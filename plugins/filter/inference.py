@@ -185,38 +185,26 @@ def toolkit_version(project: str) -> str:
     return _toolkit(project)[0]
 
 
-def toolkit_files(project: str) -> list[dict[str, Any]]:
+def toolkit_files(project: str) -> list[dict[str, str]]:
     """Return the toolkit's files and folders on a host as entries for managed_files."""
     version, content = _toolkit(project)
-    root = f"{toolkit.ROOT}/{version}"
-    folders = {root} | {f"{root}/{parent}" for path in content for parent in Path(path).parents if str(parent) != "."}
-    entries: list[dict[str, Any]] = [{"path": toolkit.ROOT, "state": "directory"}]
-    entries += [{"path": folder, "state": "directory"} for folder in sorted(folders)]
-    for path, text in content.items():
-        entries.append({"path": f"{root}/{path}", "content": text, "mode": f"{toolkit.mode(path):04o}"})
-    return entries
+    return toolkit.entries(f"{toolkit.ROOT}/{version}", content)
 
 
-def host_program_files(project: str) -> list[dict[str, Any]]:
+def host_program_files(project: str) -> list[dict[str, str]]:
     """Return the program that a host's units run at boot, and its modules, as entries for managed_files.
 
     It lies beside the versions of the toolkit, which go with the generations that use them.
     """
-    base, root = Path(project), f"{toolkit.ROOT}/host"
+    base = Path(project)
     names = [f"{toolkit.DOMAIN}/{name}.py" for name in ("__init__", "findings", "program", "xid")]
     names += [f"{toolkit.DOMAIN}/host/{name}.py" for name in ("__init__", "machine", "at_boot")]
-    paths = [
-        base / "scripts/host",
-        *(base / name for name in names),
-        *sorted((base / toolkit.DOMAIN / "topology").glob("*.py")),
-    ]
-    files = {str(path.relative_to(base)): path.read_text() for path in paths}
-    folders = {f"{root}/{parent}" for path in files for parent in Path(path).parents if str(parent) != "."}
-    entries: list[dict[str, Any]] = [{"path": name, "state": "directory"} for name in (root, *sorted(folders))]
-    for path, text in files.items():
-        mode = "0755" if path.startswith("scripts/") else "0644"
-        entries.append({"path": f"{root}/{path}", "state": "file", "content": text, "mode": mode})
-    return entries
+    names += [str(path.relative_to(base)) for path in sorted((base / toolkit.DOMAIN / "topology").glob("*.py"))]
+    return _installed(base, f"{toolkit.ROOT}/host", ["scripts/host", *names])
+
+
+def _installed(project: Path, root: str, paths: Sequence[str]) -> list[dict[str, str]]:
+    return toolkit.entries(root, {path: (project / path).read_text() for path in paths})
 
 
 @functools.cache
@@ -260,16 +248,10 @@ GATEWAY_PARTS = ("__init__", "atomic", "findings", "gateway", "program")
 """Modules of the domain that scripts/gateway needs."""
 
 
-def gateway_files(project: str, target: str) -> list[dict[str, Any]]:
+def gateway_files(project: str, target: str) -> list[dict[str, str]]:
     """Return the program that a gateway's router unit calls."""
-    domain = toolkit.DOMAIN
-    paths = ["scripts/gateway", *(f"{domain}/{name}.py" for name in GATEWAY_PARTS)]
-    above = {str(parent) for path in paths for parent in Path(path).parents if str(parent) != "."}
-    entries: list[dict[str, Any]] = [{"path": toolkit.ROOT, "state": "directory"}]
-    entries += [{"path": folder, "state": "directory"} for folder in [target, *sorted(f"{target}/{f}" for f in above)]]
-    for path in paths:
-        entries.append({"path": f"{target}/{path}", "content": (Path(project) / path).read_text(), "mode": "0644"})
-    return entries
+    names = [f"{toolkit.DOMAIN}/{name}.py" for name in GATEWAY_PARTS]
+    return _installed(Path(project), target, ["scripts/gateway", *names])
 
 
 class FilterModule:

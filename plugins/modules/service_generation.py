@@ -36,6 +36,13 @@ options:
     description: As for M(managed_files); C(@generation@) in a content stands for the generation's id.
     type: list
     elements: dict
+    suboptions:
+      path: {description: Where it lies on the host., type: path, required: true}
+      state: {description: What it is., type: str, choices: [file], default: file}
+      content: {description: The whole text., type: str, required: true}
+      mode: {description: "Its mode as an octal string; V(0644) when absent.", type: str}
+      owner: {description: Its owner., type: str, default: root}
+      group: {description: Its group., type: str, default: root}
   generation: {description: The generation to restore., type: str}
   evidence: {description: What the smoke test measured; kept with V(promote)., type: dict, default: {}}
   keep: {description: How many generations to keep beside those in use., type: int, default: 3}

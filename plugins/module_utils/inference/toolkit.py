@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from . import __version__
@@ -46,6 +46,13 @@ def version(content: dict[str, str]) -> str:
 def mode(path: str) -> int:
     """Return the mode of a file or folder, by its path below the version's folder."""
     return 0o644 if path.endswith(".py") else 0o755
+
+
+def entries(root: str, content: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return files below the folder ``root``, with all folders that they need, as entries for ``managed_files``."""
+    folders = {f"{root}/{parent}" for path in content for parent in Path(path).parents if str(parent) != "."}
+    made = [{"path": folder, "state": "directory"} for folder in (ROOT, root, *sorted(folders))]
+    return made + [{"path": f"{root}/{p}", "content": text, "mode": f"{mode(p):04o}"} for p, text in content.items()]
 
 
 def intact(name: str, root: Path = Path(ROOT), owner: int = 0) -> bool:
