@@ -361,6 +361,22 @@ def test_keys_are_compared_letter_by_letter_and_stand_in_their_own_file():
     assert "AAAA" not in rendered("nginx.conf", gateway_keys=keys) + rendered("router.service", gateway_keys=keys)
 
 
+def test_the_router_has_an_account_that_reads_no_secret():
+    assert "User=inference-router\n" in rendered("router.service")
+    assert "User=inference-gateway\n" in rendered("face.service")
+    tasks = yaml.safe_load((ROOT / "roles/gateway/tasks/install.yml").read_text())
+    (secrets,) = [task["managed_files"]["files"] for task in tasks if task["name"] == "Install the keys and the certificate"]
+    assert {entry["path"].rpartition("/")[2] for entry in secrets[1:]} == {"keys.map", "tls.crt", "tls.key"}
+    assert {(entry["mode"], entry["group"]) for entry in secrets[1:]} == {("0640", "{{ __gateway_user }}")}
+
+
+def test_requests_cannot_fill_run():
+    """A file system of its own for them, of a size, where nginx puts them."""
+    face = rendered("face.service", gateway_request_size=8)
+    assert "TemporaryFileSystem=/run/inference-gateway/body:mode=1777,size=512M\n" in face
+    assert "client_body_temp_path /run/inference-gateway/body;" in rendered("nginx.conf")
+
+
 def test_without_keys_nobody_is_a_client_unless_that_is_wanted():
     assert 'default "";' in rendered("nginx.conf")
     assert 'default "anonymous";' in rendered("nginx.conf", gateway_anonymous=True)
