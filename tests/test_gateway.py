@@ -365,7 +365,9 @@ def test_the_router_has_an_account_that_reads_no_secret():
     assert "User=inference-router\n" in rendered("router.service")
     assert "User=inference-gateway\n" in rendered("face.service")
     tasks = yaml.safe_load((ROOT / "roles/gateway/tasks/install.yml").read_text())
-    (secrets,) = [task["managed_files"]["files"] for task in tasks if task["name"] == "Install the keys and the certificate"]
+    (secrets,) = [
+        task["managed_files"]["files"] for task in tasks if task["name"] == "Install the keys and the certificate"
+    ]
     assert {entry["path"].rpartition("/")[2] for entry in secrets[1:]} == {"keys.map", "tls.crt", "tls.key"}
     assert {(entry["mode"], entry["group"]) for entry in secrets[1:]} == {("0640", "{{ __gateway_user }}")}
 
