@@ -520,6 +520,8 @@ def test_a_key_for_each_instance_is_fine(known: Known):
     ("keys", "finding_id"),
     [
         ({"c": KEY}, "api-key-for-nobody"),
+        ({KEY: "a"}, "api-key-for-nobody"),
+        ({"c": [KEY]}, "api-key-for-nobody"),
         ({"a": 1234567890123456}, "api-key-form"),
         ({"a": "hunter2"}, "api-key-form"),
         ({"a": f"{KEY} {KEY}"}, "api-key-form"),

@@ -96,6 +96,7 @@ def test_the_defaults_lack_what_only_the_operator_has(known: Any):
         ("gateway_keys", {"a": "short"}, "gateway-key-form", "not shown"),
         ("gateway_keys", {"a": 1234567890123456}, "gateway-key-form", "in quotes"),
         ("gateway_keys", {"a": SECRET, "b": SECRET}, "gateway-key-twice", "the key of a"),
+        ("gateway_keys", {SECRET: "team-a"}, "gateway-key-form", "gateway_keys, entry 1"),
         ("gateway_keys", [SECRET], "variable-value", "a mapping"),
         ("gateway_keys", SECRET, "variable-value", "not shown"),
         ("gateway_certificate", "/etc/tls.crt", "gateway-certificate", "BEGIN CERTIFICATE"),

@@ -104,11 +104,13 @@ def _keys(settings: Mapping[str, Any]) -> Iterator[Finding]:
         expected = "a key for each client in gateway_keys, or gateway_anonymous: true"
         yield _wrong("gateway-keys", "gateway_keys", "no key, and gateway_anonymous is false", expected)
     owners: dict[Any, str] = {}
-    for name, key in keys.items():
-        where = f"gateway_keys.{name}"
+    for number, (name, key) in enumerate(keys.items(), 1):
+        usable = isinstance(key, str) and KEY.fullmatch(key)
+        # a name that looks like a key, with something else as its key: the two may have changed places
+        where = f"gateway_keys.{name}" if usable or not KEY.fullmatch(str(name)) else f"gateway_keys, entry {number}"
         if not CLIENT.fullmatch(str(name)):
             yield _wrong("gateway-client", where, repr(name), "a name of letters, digits, _ . and -: the log has it")
-        if not isinstance(key, str) or not KEY.fullmatch(key):
+        if not usable:
             yield _wrong("gateway-key-form", where, "a key of another form (not shown)", KEY_EXPECTED)
         elif key in owners:
             yield _wrong("gateway-key-twice", where, f"the key of {owners[key]}", "a key of its own for each client")

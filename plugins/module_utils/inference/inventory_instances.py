@@ -339,7 +339,10 @@ def _keys(settings: Mapping[str, Any], cases: Sequence[Case]) -> Iterator[Findin
     known = {str(case.instance["name"]): case for case in cases}
     for name, key in settings.get("service_api_keys", {}).items():
         place = f"service_api_keys.{name}"
-        if name not in known:
+        if name not in known and isinstance(key, str) and key in known:
+            expected = "instances with their keys, in this order"
+            yield _wrong("api-key-for-nobody", "service_api_keys", f"{key} in the place of a key", expected)
+        elif name not in known:
             expected = f"the name of an instance ({', '.join(known) or 'none'}){nearest(str(name), list(known))}"
             yield _wrong("api-key-for-nobody", place, "a key", expected)
         elif not isinstance(key, str) or not KEY.fullmatch(key):
