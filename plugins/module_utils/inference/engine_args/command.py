@@ -23,7 +23,7 @@ DEFAULT_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "num-continuous-decode-steps": 4,
         "disable-custom-all-reduce": True,
     },
-    # Without a time to end, vLLM cuts its streams when it is told to stop. Ten seconds less than service_drain's default:
+    # Without a time to end, vLLM cuts its streams when it is told to stop. Ten seconds below service_drain's default:
     # it ends its workers only then, and waits without limit for connections whose requests it has dropped.
     "vllm": {"disable-custom-all-reduce": True, "shutdown-timeout": 50},
 }
