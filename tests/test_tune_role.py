@@ -67,7 +67,8 @@ from ansible.module_utils.basic import AnsibleModule
 module = AnsibleModule(argument_spec={"instance": {}, "operation": {}}, supports_check_mode=True)
 name = module.params["instance"]
 unit = "" if name == "absent" else f"sglang@{name}.service"
-module.exit_json(changed=False, unit=unit, toolkit_path="%s", release="r", active="active", started=1.0, listens={}, action="none")
+about = {"toolkit_path": "%s", "release": "r", "active": "active", "started": 1.0, "listens": {}, "action": "none"}
+module.exit_json(changed=False, unit=unit, **about)
 """
 
 CONTROL = """#!/usr/bin/python

@@ -10,8 +10,8 @@ short_description: Bring a folder to a host with rsync, and show how far it is
 description:
   - Brings the content of a folder of the controller, or of another host of the inventory, to the host.
   - An interrupted transfer goes on where it stopped. Long ones print a line every ten seconds.
-  - Links that lead out of the folder are refused, or left out where the folder is another host's; a link where it is to go
-    is refused. Whoever logs in without being root needs a sudo that asks no password.
+  - Links that lead out of the folder are refused, or left out where the folder is another host's; a link where it is to
+    go is refused. Whoever logs in without being root needs a sudo that asks no password.
   - From another host the data goes straight to this one. For that, the ssh agent of whoever runs the play is forwarded
     to this host while the transfer lasts, and has to hold a key that the other host accepts.
 attributes:

@@ -103,7 +103,7 @@ NETWORK: tuple[Signature, ...] = (
         level="warning",
         cause="numa",
         words=("numa",),
-        pattern=r"skipping NUMA binding|could not apply NUMA binding|NUMA (?:binding|affinity)\b.{0,60}(?:skipp|fail"
+        pattern=r"skipping NUMA binding|could not apply NUMA binding|NUMA (?:binding|affinity)\b.{0,60}(?:skip|fail"
         r"|not permitted)|[Ff]ailed to bind .{0,40}NUMA",
         what="the engine goes on without its NUMA binding: a rank may read memory of the other socket",
         expected="each rank on the node of its GPU",
