@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import time
 from typing import Any
 
 import pytest
@@ -24,17 +23,32 @@ PROFILE = {
     "engine": "sglang",
     "release": "0.5.23",
     "backends": {"attention_backend": "flashinfer", "tp_size": 8},
-    "timeouts": {"control": 5, "health": 1, "first_token": 1.5, "stall": 1.5, "request": 5},
-    "correctness": {"tokens": 32, "repeats": 2, "slow_first_token": 0.25},
+    "timeouts": {"control": 60, "health": 60, "first_token": 60, "stall": 60, "request": 300},
+    "correctness": {"tokens": 32, "repeats": 2, "slow_first_token": 60},
     "load": {"output_tokens": 16, "repeats": 2, "concurrency": 8, "rates": [200], "rate_requests": 20, "sweep": [1, 4]},
     "prefill": {"lengths": [64, 100000], "repeats": 2},
-    "client": {"max_lag_ms": 500, "max_cpu_share": 10},
+    "client": {"max_lag_ms": 10000, "max_cpu_share": 10},
 }
-"""Short, and with a client limit that neighbours on the testing machine cannot trip."""
+"""Short, and with limits that neighbours on the testing machine cannot trip."""
+
+
+def limits(**seconds: float) -> dict[str, Any]:
+    return {"timeouts": {**PROFILE["timeouts"], **seconds}}  # type: ignore[dict-item]
+
+
+TRIPPED: dict[str, dict[str, Any]] = {
+    "health-hangs": limits(health=1),
+    "generation-hangs": limits(first_token=1.5),
+    "hang-after-headers": limits(first_token=1.5),
+    "stall": limits(stall=1.5),
+    "too-slow": {**limits(request=5), "load": {**PROFILE["load"], "output_tokens": 32}},  # type: ignore[dict-item]
+    "slow-first-token": {"correctness": {**PROFILE["correctness"], "slow_first_token": 0.25}},  # type: ignore[dict-item]
+}
+"""The limit that a fault is to trip: a slow machine trips no other."""
 
 
 def run(server: Server, depth: str = "default", key: str | None = None, **changes: Any) -> Result:
-    profile = load_profile({**PROFILE, "engine": server.engine, **changes})
+    profile = load_profile({**PROFILE, "engine": server.engine, **TRIPPED.get(str(server.fault), {}), **changes})
     ctx = Context(Client(server.url, api_key=key), profile, depth=depth)  # type: ignore[arg-type]
     if depth == "full":
         ctx.sweep, ctx.rates = profile.load.sweep, profile.load.rates
@@ -47,9 +61,8 @@ def worrying(result: Result) -> list[str]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_caught_and_named_first(fault: str) -> None:
-    changes = {"load": {**PROFILE["load"], "output_tokens": 32}} if fault == "too-slow" else {}
     with Server(fault) as server:
-        result = run(server, **changes)
+        result = run(server)
     assert worrying(result)[:1] == [FAULTS[fault]], [dataclasses.astuple(f) for f in result.report.findings]
     assert result.report.exit_code == (1 if result.report.ok else 2)
 
@@ -71,9 +84,8 @@ def test_the_quick_run_catches_what_kills(fault: str) -> None:
 
 def test_the_quick_run_is_quick_and_measures_nothing() -> None:
     with Server() as server:
-        begun = time.monotonic()
         result = run(server, "quick")
-    assert time.monotonic() - begun < 3
+        assert 0 < server.count <= 8
     assert result.report.exit_code == 0
     assert result.throughput == {}
     assert [s.name for s in result.stages if s.status == "passed"] == ["reachable", "health", "identity", "correctness"]
@@ -278,11 +290,12 @@ def test_a_baseline_that_is_named_counts_by_itself_and_instead_of_the_history() 
 
 
 def again(server: Server, past: Past, **changes: bool) -> Result:
-    """Run the speed stages, the first time disturbed, and what follows from that."""
+    """Run the speed stages, the first time disturbed (at most 5 tokens a second), and what follows from that."""
     rule = {"again": changes.pop("again", True)}
-    profile = load_profile({**PROFILE, "gate": {"regression": rule}})
+    load = {**PROFILE["load"], "output_tokens": 6}  # type: ignore[dict-item]
+    profile = load_profile({**PROFILE, "load": load, "gate": {"regression": rule}})
     ctx = Context(Client(server.url), profile)
-    usual, server.delay = server.delay, 0.05
+    usual, server.delay = server.delay, 0.2
     asyncio.run(run_stages(ctx, ("reachable", "identity", "single", "concurrent")))
     server.delay = usual
     asyncio.run(measure_again(ctx, past))
@@ -305,22 +318,22 @@ def test_a_stage_that_the_client_was_too_busy_for_is_measured_again(second: floa
 
 def test_a_disturbance_is_measured_again_and_no_regression() -> None:
     with Server(delay=0.005) as server:
-        result = again(server, Past(History([{"single.decode_tok_s": 50.0, "concurrent.tok_s": 1.0}] * 9, 9)))
+        result = again(server, Past(History([{"single.decode_tok_s": 10.0, "concurrent.tok_s": 1.0}] * 9, 9)))
     assert worrying(result) == []
     assert set(result.throughput["again"]) == {"single"}
-    assert result.gate["metrics"]["single.decode_tok_s"] > 50
-    assert result.throughput["single"]["decode_tok_s"]["median"] < 25
+    assert result.gate["metrics"]["single.decode_tok_s"] > 10
+    assert result.throughput["single"]["decode_tok_s"]["median"] <= 5
     assert "single, again" in result.as_text()
 
 
 def test_a_decline_is_still_there_when_measured_again() -> None:
-    with Server(delay=0.05) as server:
-        result = again(server, Past(History([{"single.decode_tok_s": 50.0}] * 9, 9)))
+    with Server(delay=0.2) as server:
+        result = again(server, Past(History([{"single.decode_tok_s": 10.0}] * 9, 9)))
     assert worrying(result) == ["regression"]
 
 
 def test_measuring_again_can_be_left_out_and_names_what_fails_then() -> None:
-    past = Past(History([{"single.decode_tok_s": 50.0}] * 9, 9))
+    past = Past(History([{"single.decode_tok_s": 10.0}] * 9, 9))
     with Server(delay=0.005) as server:
         result = again(server, past, again=False)
         assert (worrying(result), "again" in result.throughput) == (["regression"], False)
