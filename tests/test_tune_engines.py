@@ -302,6 +302,24 @@ def test_one_that_generates_but_is_not_healthy_is_not_tested_yet(tmp_path, port)
     assert "was not healthy" in engines.run("A", "ill", engine(port, "--never-ready"), os.environ, port).failed
 
 
+def test_a_signal_just_as_an_engine_starts_leaves_none(tmp_path, port, monkeypatch):
+    started, popen = [], subprocess.Popen
+
+    def start(*words, **options):
+        started.append(popen(*words, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[-1]
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    monkeypatch.setattr(subprocess, "Popen", start)
+    try:
+        with pytest.raises(SystemExit):
+            Engines(smoke(tmp_path, "{}"), tmp_path, 30, 30, 10).run("B", "x", engine(port), os.environ, port)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [process.poll() is None for process in started] == [False]
+
+
 def test_another_server_on_the_port_is_not_taken_for_the_engine(tmp_path, port):
     engines = Engines(smoke(tmp_path, json.dumps(report(metrics={"m": 1}))), tmp_path, 30, 30, 2)
     with socket.socket() as other:
@@ -379,8 +397,8 @@ def test_an_all_reduce_over_peer_access_waits_for_its_proof(base_file, result, r
 
 
 SMOKE_PROFILE = {
-    "timeouts": {"health": 5, "first_token": 10, "stall": 10},
-    "correctness": {"repeats": 2, "leak_streams": 4},
+    "timeouts": {"health": 60, "first_token": 60, "stall": 60},
+    "correctness": {"repeats": 2, "leak_streams": 4, "slow_first_token": 60},
     "load": {"output_tokens": 16, "repeats": 2, "concurrency": 2},
     "prefill": {"lengths": [64], "repeats": 1},
     "client": {"max_lag_ms": 5000, "max_cpu_share": 10},
@@ -473,8 +491,8 @@ def test_one_that_is_ended_keeps_what_it_measured_and_leaves_no_engine(base_file
     words = ["--trial", "attention-triton", "--smoke-profile", tmp_path / "profile.json", "--logs", logs]
     command = [sys.executable, ROOT / "scripts" / "tune", "ab", file, *words, "--out", out]
     with subprocess.Popen([*command, "--smoke-python", sys.executable], stderr=subprocess.PIPE, text=True) as program:
-        while "start 2" not in program.stderr.readline():
-            pass
+        said = next((line for line in program.stderr if "start 2" in line), "")
+        assert said, program.wait(60)
         program.send_signal(signal.SIGTERM)
         assert "ended by a signal" in program.stderr.read()
         assert program.wait(60) == 3

@@ -12,7 +12,7 @@ from .budget import Line, lines, reason
 from .campaign import Campaign, Plan, results, run, run_pairs
 from .candidates import BASELINE, Candidate, CandidateError, base_of, quick, thorough, unique
 from .decision import Decision, DecisionError, Result, Row, Workload, decide, goal, in_doubt, read_results
-from .launching import Limits
+from .launching import ENDING, Limits
 from .measuring import Bench, WorkerError, versions
 from .outcome import BANNED, Outcome, judge
 from .receipt import Host, ban, document, expired, validate
@@ -22,6 +22,7 @@ from .shapes import QUICK_TOKENS, THOROUGH_TOKENS, Shape, ShapeError, Size, shap
 __all__ = [
     "BANNED",
     "BASELINE",
+    "ENDING",
     "QUICK_TOKENS",
     "THOROUGH_TOKENS",
     "Bench",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .comparison import EngineRun
+from .launching import signals_held
 
 _WRONG = ("degenerate", "golden", "nan-logprobs", "not-repeatable", "leak", "malformed", "wrong-answerer")
 """Findings of the smoke test that mean wrong answers; any other critical one means that there are no figures."""
@@ -40,20 +41,19 @@ class Engines:
             return EngineRun(side, failed=f"something else answers on port {port}")
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                list(command),
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                why = self._until_it_generates(process, port)
-                return EngineRun(side, failed=f"{why}; {_last(log)}") if why else self._test(side, name, port)
-            finally:
-                self._stop(process)
+        with log.open("wb") as output, contextlib.ExitStack() as stack:
+            with signals_held():
+                process = subprocess.Popen(
+                    list(command),
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                stack.callback(self._stop, process)
+            why = self._until_it_generates(process, port)
+            return EngineRun(side, failed=f"{why}; {_last(log)}") if why else self._test(side, name, port)
 
     def _until_it_generates(self, process: subprocess.Popen[bytes], port: int) -> str:
         """Return why it doesn't, or nothing. Answering is not enough: it has to generate a token.

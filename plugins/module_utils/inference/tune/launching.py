@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from .protocol import Events, Job
 
 DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"}
 """What makes NCCL write down which settings, transports and protocols it uses."""
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""The signals by which somebody ends this program."""
 
 _TAIL = 4000
 _POLL = 0.05
@@ -122,21 +126,43 @@ def _processes(
         for rank, command in enumerate(commands):
             outputs.append((folder / f"output-{rank}.log").open("wb"))
             log = {**DEBUG, ras.VARIABLE: address, "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}.log")}
-            processes.append(
-                subprocess.Popen(
-                    list(command),
-                    env={**environment, **({key: value for key, value in log.items() if value} if address else {})},
-                    stdin=subprocess.DEVNULL,
-                    stdout=outputs[-1],
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
+            settings = {key: value for key, value in log.items() if value} if address else {}
+            with signals_held():
+                processes.append(
+                    subprocess.Popen(
+                        list(command),
+                        env={**environment, **settings},
+                        stdin=subprocess.DEVNULL,
+                        stdout=outputs[-1],
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
                 )
-            )
         yield processes
     finally:
         kill(processes)
         for output in outputs:
             output.close()
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold back what would end this program while it starts another, of which nobody would know otherwise.
+
+    A mask would do the same, but be inherited. Only the main thread has handlers to hold back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda seen, _: came.append(seen)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
