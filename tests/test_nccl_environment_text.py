@@ -208,3 +208,9 @@ def test_what_is_quoted_for_systemd_reads_back(pairs):
     line = " ".join(quote(f"{name}={value}") for name, value in pairs)
     words = split_words(line)
     assert words == [f"{name}={value}" for name, value in pairs]
+
+
+def test_a_line_that_no_program_can_be_given_is_named_and_not_split():
+    found = read("A=1\n" + "a" * 3_000_000 + "\nB=2\n")
+    assert [(problem.kind, problem.line, len(problem.seen)) for problem in found.problems] == [("unreadable", 2, 80)]
+    assert set(found.effective()) == {"A", "B"}

@@ -97,6 +97,8 @@ _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 _DIGITS = {8: "0-7", 16: "0-9a-fA-F"}
 _HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
 _MAX_CODE_POINT = 0x10FFFF
+LONGEST_LINE = 1 << 17
+"""Bytes of one string that a program can be given (MAX_ARG_STRLEN, execve(2)). The time to split grows by the square."""
 
 
 def read(text: str) -> EnvironmentText:
@@ -277,6 +279,10 @@ class _ShellReader:
             self._statement(number, stripped, words)
 
     def _words(self, number: int, line: str) -> list[str]:
+        if len(line) > LONGEST_LINE:
+            what = f"not readable: {len(line)} characters, and Linux takes no string above {LONGEST_LINE}"
+            self._problem("unreadable", number, line[:80], what)
+            return []
         try:
             words = _shell_words(line)
         except ValueError as error:
