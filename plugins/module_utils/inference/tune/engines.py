@@ -91,7 +91,8 @@ class Engines:
                 process.wait(timeout=self.stop_timeout)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=self.stop_timeout)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel holds; its port is then in use
+            process.wait(timeout=self.stop_timeout)
 
 
 def judge(side: str, report: Mapping[str, Any]) -> EngineRun:
