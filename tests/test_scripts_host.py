@@ -59,9 +59,10 @@ def test_the_copy_on_a_host_is_whole(tmp_path: Path):
     assert spec.loader is not None
     filters = module_from_spec(spec)
     spec.loader.exec_module(filters)
-    entries = filters.host_program_files(str(ROOT))
+    parent, *entries = filters.host_program_files(str(ROOT))
     root = entries[0]["path"]
-    assert (root, entries[0]["state"]) == ("/usr/local/lib/inference/host", "directory")
+    assert (parent["path"], root) == ("/usr/local/lib/inference", "/usr/local/lib/inference/host")
+    assert {parent["state"], entries[0]["state"]} == {"directory"}
     for entry in entries:
         path = tmp_path / Path(entry["path"]).relative_to(root)
         if entry["state"] == "directory":
