@@ -65,7 +65,7 @@ def test_the_copy_on_a_host_is_whole(tmp_path: Path):
     assert {parent["state"], entries[0]["state"]} == {"directory"}
     for entry in entries:
         path = tmp_path / Path(entry["path"]).relative_to(root)
-        if entry["state"] == "directory":
+        if entry.get("state") == "directory":
             path.mkdir(exist_ok=path == tmp_path)
         else:
             path.write_text(entry["content"])

@@ -98,7 +98,7 @@ _DIGITS = {8: "0-7", 16: "0-9a-fA-F"}
 _HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
 _MAX_CODE_POINT = 0x10FFFF
 LONGEST_LINE = 1 << 17
-"""Bytes of one string that a program can be given (MAX_ARG_STRLEN, execve(2)). The time to split grows by the square."""
+"""Bytes of one string that a program can be given (MAX_ARG_STRLEN, execve(2)). Splitting takes time by the square."""
 
 
 def read(text: str) -> EnvironmentText:
