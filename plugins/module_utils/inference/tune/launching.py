@@ -161,8 +161,8 @@ def signals_held() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for seen in came:
+            signal.raise_signal(seen)
 
 
 def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
