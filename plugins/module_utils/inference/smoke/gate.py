@@ -14,7 +14,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,19 +43,23 @@ def bound_stages(throughput: Mapping[str, Any]) -> set[str]:
     return {stage for stage, _, figures in shapes_of(throughput) if figures["client"]["bound"]}
 
 
+def _gated(throughput: Mapping[str, Any]) -> Iterator[tuple[str, float, bool]]:
+    """Yield the gated figures that were measured: metric name, value, whether it says something of the server."""
+    for stage, name, figures in shapes_of(throughput):
+        client = figures["client"]
+        for figure, statistic, metric, stages in _FIGURES:
+            if stage in stages and figures.get(figure):
+                unsound = client["bound"] or (client["late"] and figure == "ttft_s")
+                yield f"{name}.{metric}", figures[figure][statistic], not unsound
+
+
 def metrics_of(throughput: Mapping[str, Any]) -> dict[str, float]:
     """Return the gated figures by metric name. Those that are the client's own are not among them.
 
     Of a stage that was measured ``again``, the better value counts: other work on the machine only ever slows. A figure
     that was the client's own the first time counts as measured the second time.
     """
-    found = {}
-    for stage, name, figures in shapes_of(throughput):
-        client = figures["client"]
-        for figure, statistic, metric, stages in _FIGURES:
-            unsound = client["bound"] or (client["late"] and figure == "ttft_s")
-            if stage in stages and figures.get(figure) and not unsound:
-                found[f"{name}.{metric}"] = figures[figure][statistic]
+    found = {metric: value for metric, value, sound in _gated(throughput) if sound}
     again = throughput.get("again")
     for metric, value in (metrics_of(again) if again else {}).items():
         if metric not in found or worse(metric, found[metric], value):
@@ -69,14 +73,11 @@ def at_worst(throughput: Mapping[str, Any]) -> dict[str, float]:
     Lateness only lengthens the time to a first token, a whole answer and a whole phase. The time between first and last
     token it may shorten, to nothing where both were noticed at once: what is certain is the whole answer's time.
     """
-    found = {}
-    for stage, name, figures in shapes_of(throughput):
-        for figure, statistic, metric, stages in _FIGURES:
-            if stage in stages and figures.get(figure):
-                found[f"{name}.{metric}"] = figures[figure][statistic]
-        if stage == "single" and figures.get("e2e_s"):
-            tokens = figures["completion_tokens"] / max(figures["requests"] - figures["failed"], 1)
-            found[f"{name}.decode_tok_s"] = max(tokens - 1, 0) / figures["e2e_s"]["p50"]
+    found = {metric: value for metric, value, _ in _gated(throughput)}
+    single = throughput.get("single") or {}
+    if single.get("e2e_s"):
+        tokens = single["completion_tokens"] / max(single["requests"] - single["failed"], 1)
+        found["single.decode_tok_s"] = max(tokens - 1, 0) / single["e2e_s"]["p50"]
     return found
 
 
