@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTS = {"gpu-2": {"ansible_host": "192.0.2.2", "ansible_user": "admin", "ansible_port": 2222}}
@@ -16,12 +16,7 @@ HOSTS = {"gpu-2": {"ansible_host": "192.0.2.2", "ansible_user": "admin", "ansibl
 
 @pytest.fixture
 def plugin() -> Any:
-    spec = importlib.util.spec_from_file_location("folder_transfer_action", ROOT / "plugins/action/folder_transfer.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("folder_transfer_action", ROOT / "plugins/action/folder_transfer.py")
 
 
 @pytest.fixture

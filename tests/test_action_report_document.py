@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,11 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def write(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the plugin with these arguments."""
-    spec = importlib.util.spec_from_file_location("report_document", ROOT / "plugins/action/report_document.py")
-    assert spec is not None
-    assert spec.loader is not None
-    plugin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plugin)
+    plugin = load("report_document", ROOT / "plugins/action/report_document.py")
     monkeypatch.setattr(plugin.ActionBase, "run", lambda *_: {})
 
     def run(*, check: bool = False, **arguments: Any) -> dict[str, Any]:

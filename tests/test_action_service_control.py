@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 Result = dict[str, Any]
@@ -22,11 +22,7 @@ def answer(*phases: tuple[float, str], **more: Any) -> Result:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the plugin over prepared answers: result, what was asked, what was shown."""
-    spec = importlib.util.spec_from_file_location("plugin", ROOT / "plugins/action/service_control.py")
-    assert spec is not None
-    assert spec.loader is not None
-    plugin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plugin)
+    plugin = load("plugin", ROOT / "plugins/action/service_control.py")
     shown: list[str] = []
     monkeypatch.setattr(plugin.display, "display", shown.append)
 

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,11 +27,7 @@ localhost                  : ok=1    changed=0    unreachable=0    failed=0    s
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader = SourceFileLoader("fleet_measure", str(ROOT / "bench/fleet/measure"))
-    spec = importlib.util.spec_from_loader("fleet_measure", loader)
-    assert spec is not None
-    made = importlib.util.module_from_spec(spec)
-    loader.exec_module(made)
+    made = load("fleet_measure", ROOT / "bench/fleet/measure")
     monkeypatch.setattr(made, "WORK", tmp_path)
     monkeypatch.setattr(made, "PROJECT", tmp_path)
     monkeypatch.setattr(made, "cgroup", lambda: tmp_path)

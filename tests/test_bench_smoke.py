@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,18 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from loading import load as load_file
 from misbehaving_server import MODEL, Server
 
 BENCH = Path(__file__).parent.parent / "bench"
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCH / name / "run.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(name, BENCH / name / "run.py")
 
 
 AGREEMENT, CLIENT = load("smoke_agreement"), load("smoke_client")

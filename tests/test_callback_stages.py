@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,18 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def stages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stages", ROOT / "plugins/callback/stages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load("stages", ROOT / "plugins/callback/stages.py")
 
 
 class Play:

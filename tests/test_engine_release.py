@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from loading import load
 from tiny_wheels import INTERPRETER, PYTHON, lock_text, wheelhouse, write_wheel
 
 import inference
@@ -43,12 +43,7 @@ def module() -> ModuleType:
     for name, loaded in list(sys.modules.items()):
         if name == "inference" or name.startswith("inference."):
             sys.modules[f"ansible.module_utils.{name}"] = loaded
-    spec = importlib.util.spec_from_file_location("engine_release", ROOT / "plugins/modules/engine_release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load("engine_release", ROOT / "plugins/modules/engine_release.py")
 
 
 class Host:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
+from loading import load
 
 from inference import __version__
 from inference.ledger import entry as patch_entry
@@ -26,12 +26,7 @@ LEDGER = str(ROOT / "roles/patches/files/ledger")
 
 @pytest.fixture(scope="module")
 def filters() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load("inference_filters", ROOT / "plugins/filter/inference.py")
 
 
 def ansible(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

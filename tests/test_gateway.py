@@ -23,6 +23,7 @@ import jinja2
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from loading import load
 
 from inference import gateway
 from inference.gateway import GatewayError
@@ -238,12 +239,7 @@ def listening():
 def module() -> ModuleType:
     sys.modules["ansible.module_utils.inference"] = importlib.import_module("inference")
     sys.modules["ansible.module_utils.inference.gateway"] = gateway
-    spec = importlib.util.spec_from_file_location("gateway_pool", ROOT / "plugins/modules/gateway_pool.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load("gateway_pool", ROOT / "plugins/modules/gateway_pool.py")
 
 
 def call(capsys: pytest.CaptureFixture[str], *, check: bool = False, **given: Any) -> dict[str, Any]:

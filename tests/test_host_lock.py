@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+from loading import load as load_file
 
 from inference import host_lock
 from inference.host_lock import Holder, HostLockError, acquire, is_gone, look, refusal, release
@@ -163,12 +164,7 @@ def load(name: str) -> ModuleType:
     for part in ("host_lock", "findings"):
         sys.modules[f"ansible.module_utils.inference.{part}"] = importlib.import_module(f"inference.{part}")
     sys.modules["ansible.module_utils.inference"] = importlib.import_module("inference")
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"plugins/modules/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load_file(name, ROOT / f"plugins/modules/{name}.py")
 
 
 def call(capsys: pytest.CaptureFixture[str], root: Path, holder: Holder, *, check: bool = False, **given: object):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 from host_machine import Host
+from loading import load
 
 from inference.host import preparation, system, units  # noqa: F401 - the module imports them under Ansible's name
 
@@ -30,12 +30,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files are owned by ro
 def module() -> ModuleType:
     for loaded in [key for key in sys.modules if key == "inference" or key.startswith("inference.")]:
         sys.modules[f"ansible.module_utils.{loaded}"] = sys.modules[loaded]
-    spec = importlib.util.spec_from_file_location("host_settings", ROOT / "plugins/modules/host_settings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load("host_settings", ROOT / "plugins/modules/host_settings.py")
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loading import load
 
 from inference import engine_args, inventory, inventory_instances, inventory_values, nccl
 from inference.inventory import Known
@@ -38,11 +38,7 @@ RIGHT: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def known() -> Known:
     """Return what the roles of this project really document, default to and bring."""
-    spec = importlib.util.spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    filters = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(filters)
+    filters = load("inference_filters", ROOT / "plugins/filter/inference.py")
     found: Known = filters._known()
     return found
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loading import load
 
 from inference import inventory, inventory_gateway
 from inference.inventory_gateway import Upstream
@@ -26,11 +26,7 @@ UPSTREAMS = [
 @pytest.fixture(scope="module")
 def known() -> inventory.Known:
     """Return what the roles of this project really document, default to and bring."""
-    spec = importlib.util.spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    filters = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(filters)
+    filters = load("inference_filters", ROOT / "plugins/filter/inference.py")
     found: inventory.Known = filters._known()
     return found
 

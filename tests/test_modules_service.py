@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import grp
-import importlib.util
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from loading import load as load_file
 from test_weights import shard
 
 import inference.host.preparation
@@ -47,12 +47,7 @@ def load(name: str) -> ModuleType:
     """Return a module's code, with the domain where Ansible puts it."""
     for loaded in [key for key in sys.modules if key == "inference" or key.startswith("inference.")]:
         sys.modules[f"ansible.module_utils.{loaded}"] = sys.modules[loaded]
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"plugins/modules/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load_file(name, ROOT / f"plugins/modules/{name}.py")
 
 
 @pytest.fixture

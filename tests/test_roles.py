@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import jinja2
 import pytest
 import yaml
 from jinja2 import nodes
+from loading import load
 
 from inference import inventory, inventory_values
 
@@ -415,11 +415,7 @@ def without_templates(variables: dict[str, Any], folder: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("folder", ["inventory/example", "inventory/sandbox"])
 def test_the_inventories_of_this_project_have_no_findings(folder: str):
-    spec = spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    filters = module_from_spec(spec)
-    spec.loader.exec_module(filters)
+    filters = load("inference_filters", ROOT / "plugins/filter/inference.py")
     hosts = listed(folder)
     assert hosts
     for variables in hosts.values():

@@ -4,25 +4,19 @@
 from __future__ import annotations
 
 import http.client
-import importlib.machinery
-import importlib.util
 import socket
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import load
 
 PROGRAM = Path(__file__).resolve().parent.parent / "molecule/rolling/client"
 EVENT = b'data: {"choices": [{"finish_reason": "length"}]}\n\n'
 
 
 def program() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("rolling_client", str(PROGRAM))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load("rolling_client", PROGRAM)
 
 
 def answer(body: bytes) -> http.client.HTTPResponse:

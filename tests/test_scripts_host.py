@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "tests/fixtures/nvidia-smi/lspci_acsctl_redirect.txt"
@@ -54,11 +54,7 @@ def test_look_compares_and_changes_nothing():
 
 
 def test_the_copy_on_a_host_is_whole(tmp_path: Path):
-    spec = spec_from_file_location("host_filter", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    filters = module_from_spec(spec)
-    spec.loader.exec_module(filters)
+    filters = load("host_filter", ROOT / "plugins/filter/inference.py")
     parent, *entries = filters.host_program_files(str(ROOT))
     root = entries[0]["path"]
     assert (parent["path"], root) == ("/usr/local/lib/inference", "/usr/local/lib/inference/host")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import sys
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import load
 
 from inference import topology
 from inference.topology.collect import COMMANDS, NVIDIA_SMI, Answer, run_command
@@ -33,14 +32,7 @@ FAULTS = {
 
 
 def replay() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("replay", str(ROOT / "molecule" / "shared" / "nvidia-smi"))
-    spec = importlib.util.spec_from_loader("replay", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    loader.exec_module(module)
-    sys.dont_write_bytecode = dont_write
-    return module
+    return load("replay", ROOT / "molecule" / "shared" / "nvidia-smi")
 
 
 def player(host: str):

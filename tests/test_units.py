@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -14,6 +13,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from loading import load
 
 from inference import environment_text, systemd
 from inference.nccl import environment
@@ -33,11 +33,7 @@ NO_GPUS = {"gpus": [], "gpu_nodes": [], "node": None, "cpus": "", "spans": False
 
 
 def filters() -> Any:
-    spec = importlib.util.spec_from_file_location("inference_filters", ROOT / "plugins/filter/inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = load("inference_filters", ROOT / "plugins/filter/inference.py")
     return made.FilterModule().filters()
 
 
