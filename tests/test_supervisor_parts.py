@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,13 +23,15 @@ from hypothesis import strategies as st
 from inference import signatures
 from inference.supervisor import Supervisor, log, notify, proc, voice
 from inference.supervisor import settings as settings_file
+from inference.supervisor.engine import Engine
 from inference.supervisor.failure import FIXES, Failure, explain, stalled
 from inference.supervisor.http import BODY_LIMIT, NoAnswerError, NoGenerationError, Server
+from inference.supervisor.inbox import Inbox
 from inference.supervisor.log import LINE_LIMIT, LineSplitter, LogPump, Redactor
 from inference.supervisor.notify import STATUS_LIMIT, Notifier
-from inference.supervisor.probe import Crashed
+from inference.supervisor.probe import Begun, Crashed
 from inference.supervisor.proc import Process, Work
-from inference.supervisor.record import release_of, write_json
+from inference.supervisor.record import Record, release_of, write_json
 from inference.supervisor.watch import COMMUNICATION, Liveness, Look, StartWatch
 
 GOOD = {
@@ -640,6 +643,49 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_known_as_such(mon
     assert failure.cause == cause
     echo = signatures.scan(["torch.OutOfMemoryError: CUDA out of memory"])
     assert explain(failure, echo).cause == (cause if now == 3 else "cuda-out-of-memory")
+
+
+# ---- what ends while the main loop is busy
+
+
+@pytest.fixture
+def serving_supervisor(tmp_path, monkeypatch):
+    """A supervisor that serves, with its inbox and two processes that it watches: the main one and an orphan."""
+    settings = settings_file.from_dict({**GOOD, "runtime_dir": str(tmp_path)})
+    inbox = Inbox()
+    engine, orphan = Engine(["sleep", "60"], dict(os.environ)), subprocess.Popen(["sleep", "60"])
+    pids = {"main": engine.pid, "orphan": orphan.pid}
+    monkeypatch.setattr(Engine, "tree", lambda *_: {pid: proc.processes()[pid] for pid in pids.values()})
+    supervisor = Supervisor(settings, voice.Voice(Record(settings, [], {}), Notifier({}), {}), inbox, engine, None)
+    supervisor._start = None
+    engine.watch_workers(supervisor._poll)
+    yield supervisor, inbox, pids
+    for pid in pids.values():
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("victim", "cause"), [("main", "engine-ended"), ("orphan", "worker-died")])
+def test_a_kill_just_before_a_stop_is_seen_wherever_the_loop_is(serving_supervisor, monkeypatch, victim, cause):
+    supervisor, inbox, pids = serving_supervisor
+    reap = proc.reap
+
+    def reap_after_the_kill(keep):
+        monkeypatch.undo()
+        os.kill(pids[victim], signal.SIGKILL)
+        os.waitid(os.P_PID, pids[victim], os.WEXITED | os.WNOWAIT)
+        inbox._signals.append(signal.SIGTERM)
+        inbox.put(Begun("serving"))  # wakes the loop, as a signal does
+        reap(keep)
+
+    monkeypatch.setattr(proc, "reap", reap_after_the_kill)
+    inbox.put(Begun("serving"))
+    assert supervisor._step() is False
+    with pytest.raises(Failure) as failure:
+        supervisor._step()
+    assert failure.value.cause == cause
+    assert "SIGKILL" in failure.value.event
 
 
 # ---- conclusions

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from .. import signatures
 from . import proc
@@ -86,16 +87,18 @@ class Supervisor:
 
     def _step(self) -> bool:
         """Wait for something to happen and deal with it. True when the engine has ended as it was asked to."""
-        handles = [handle for handle, _ in self._poll.poll(self._tick_s() * 1000)]
+        self._poll.poll(self._tick_s() * 1000)
         self._inbox.clear()
         # What has ended comes before signals (systemd stops a unit in which the kernel killed for want of memory, and
-        # both may be here at once) and before it is collected, with its exit status.
+        # both may be here at once), so those that come while this looks wait for the next step; and it comes before it
+        # is collected, with its exit status.
+        signals = self._inbox.waiting_signals
         if self._engine.exit_code is not None:
             return self._engine_ended(self._engine.exit_code)
-        if lost := self._engine.lost_worker(handles):
+        if lost := self._engine.lost_worker([handle for handle, _ in self._poll.poll(0)]):
             return self._worker_lost(lost)
-        proc.reap(keep=self._engine.pid)
-        self._take_signals()
+        proc.reap(keep=self._engine.watched)
+        self._take_signals(signals)
         if self._kill_at is not None:
             return self._drain(self._kill_at)
         for event in self._inbox.events():
@@ -214,8 +217,8 @@ class Supervisor:
 
     # ---- stopping
 
-    def _take_signals(self) -> None:
-        for number in self._inbox.signals():
+    def _take_signals(self, at_most: int | None = None) -> None:
+        for number in islice(self._inbox.signals(), at_most):
             if number == signal.SIGABRT:
                 raise Failure("supervisor-aborted", "SIGABRT received")
             if number == signal.SIGHUP and self._voice.heard:
@@ -243,7 +246,7 @@ class Supervisor:
         if time.monotonic() < kill_at:
             return False
         self._voice.say(f"the engine has not ended within {self._record.phase_seconds:.0f} s: killing it", level=4)
-        return bool(proc.end_descendants(KILL_S, keep=self._engine.pid))
+        return bool(proc.end_descendants(KILL_S, keep=self._engine.watched))
 
     # ---- the end
 

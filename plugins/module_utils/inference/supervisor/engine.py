@@ -67,6 +67,11 @@ class Engine:
                 self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
 
+    @property
+    def watched(self) -> set[int]:
+        """The processes of which it matters how they end: the main one, and the workers that are watched."""
+        return {self.pid, *(worker.pid for worker in self._workers.values())}
+
     def signal(self, number: int) -> None:
         """Send a signal to the main process, if it still runs."""
         if self.exit_code is None:

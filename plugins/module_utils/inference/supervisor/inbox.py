@@ -41,6 +41,11 @@ class Inbox(Generic[T]):
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 65536)
 
+    @property
+    def waiting_signals(self) -> int:
+        """How many signals have come and were not taken; one that comes after ``clear`` wakes the loop again."""
+        return len(self._signals)
+
     def signals(self) -> Iterator[int]:
         """Take the signals."""
         while self._signals:

@@ -11,7 +11,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 PROC = "/proc"
@@ -161,10 +161,10 @@ def kill(target: Process, proc: str = PROC) -> None:
         os.close(handle)
 
 
-def end_descendants(timeout_s: float, keep: int | None = None) -> list[Process]:
+def end_descendants(timeout_s: float, keep: Collection[int] = ()) -> list[Process]:
     """Kill every process below this one. Return those that live after ``timeout_s`` seconds.
 
-    All children are collected but for ``keep``, whose exit status is still wanted.
+    Children are collected, but for those in ``keep``, whose exit status is still wanted.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -177,12 +177,12 @@ def end_descendants(timeout_s: float, keep: int | None = None) -> list[Process]:
         time.sleep(0.02)
 
 
-def reap(keep: int | None = None) -> None:
-    """Collect children that have ended, but for ``keep``, whose status is still wanted."""
+def reap(keep: Collection[int] = ()) -> None:
+    """Collect children that have ended, up to one of ``keep``, whose status is still wanted."""
     with contextlib.suppress(ChildProcessError):
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid == keep:
+            if found is None or found.si_pid in keep:
                 return
             os.waitpid(found.si_pid, 0)
 
