@@ -650,7 +650,7 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_known_as_such(mon
 
 @pytest.fixture
 def serving_supervisor(tmp_path, monkeypatch):
-    """A supervisor that serves, with its inbox and two processes that it watches: the main one and an orphan."""
+    """Yield a supervisor that serves, its inbox and two processes that it watches: the main one and an orphan."""
     settings = settings_file.from_dict({**GOOD, "runtime_dir": str(tmp_path)})
     inbox = Inbox()
     engine, orphan = Engine(["sleep", "60"], dict(os.environ)), subprocess.Popen(["sleep", "60"])
