@@ -31,6 +31,7 @@ MESSAGES = [
     ("No devices were found", "no-devices", None, None),
     ('Field "compute_cup" is not a valid field to query.', "usage", None, None),
     ("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.", "usage", None, None),
+    ("The -i command line argument must be used in conjunction with -n or -p.", "usage", None, None),
 ]  # fmt: skip
 
 
@@ -62,6 +63,12 @@ def test_a_row_of_a_lost_gpu_is_an_error_that_names_it() -> None:
     assert document["errors"] == ["GPU1 00000000:02:00.0: GPU is lost"]
     assert document["lost"][0]["bus_id"] == "00000000:02:00.0"
     assert document["gpu_count"] == 2
+
+
+def test_a_message_in_place_of_values_is_known_without_a_header() -> None:
+    document = topology.parse("0, [GPU requires reset], [GPU requires reset], 0 MiB\n1, 30, 0 %, 4 MiB\n")
+    assert (document["kind"], document["gpu_count"], topology.exit_code(document)) == ("query", 2, 2)
+    assert "GPU requires reset" in document["errors"][0]
 
 
 def test_an_unreadable_gpu_in_the_table_is_an_error() -> None:

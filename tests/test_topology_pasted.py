@@ -158,3 +158,44 @@ def test_a_few_quoted_lines_are_no_list():
 
 def test_line_numbers_behind_which_stand_blanks():
     assert clean("     1  \tGPU0\n     2  GPU0\t X").text == "\tGPU0\nGPU0\t X"
+
+
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPIX\t0-15\t0\nGPU1\tPIX\t X \t0-15\t0\n"
+CSV = "index, name, memory.total [MiB]\n0, Tesla T4, 15360 MiB\n1, Tesla T4, 15360 MiB\n"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "```\n{}```\nOn this host the column CPU Affinity, among others, says which cores are near.\n",
+        "{}On this host the column CPU Affinity says which cores are near.\n",
+        "{}\u5728\u8fd9\u53f0\u4e3b\u673a\u4e0a\n",
+        "root@a:~# nvidia-smi topo -m\n{}root@a:~# ls\nmodels  venv\nroot@a:~# ",
+    ],
+)
+def test_words_that_follow_a_matrix_are_none_of_its_last_row(around):
+    assert topology.parse(around.format(MATRIX)) == topology.parse(MATRIX)
+    wrapped_row = MATRIX.replace("\t0-15\t0\nGPU1", "\n\t0-15\t0\nGPU1")
+    assert topology.parse(around.format(wrapped_row))["numa_per_gpu"] == ["0", "0"]
+    cut = MATRIX[: MATRIX.rindex("PIX")]
+    assert topology.exit_code(topology.parse(around.format(cut + "\n"))) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "\n- two at once, one each, two streams\n",
+        "```\nmodel, where it ran, how long it took\n",
+        "\n3, 4, 5 GPUs: later\n",
+    ],
+)
+def test_words_that_follow_a_csv_are_no_row(words):
+    assert topology.parse(CSV + words) == topology.parse(CSV)
+
+
+def test_rows_apart_from_their_header_are_rows():
+    header, *rows = CSV.splitlines(keepends=True)
+    assert topology.parse(header + "\n" + "\n".join(rows)) == topology.parse(CSV)
+    bare = CSV.replace(" MiB", "").replace("1, Tesla T4, 15360", "1, Tesla T4, [N/A]")
+    header, *rows = bare.splitlines(keepends=True)
+    assert topology.parse(header + "\n" + "\n".join(rows))["gpu_count"] == 2

@@ -407,6 +407,16 @@ def test_lscpu_in_other_languages():
     assert "lists 1" in topology.parse(cut)["reason"]
 
 
+def test_lscpu_with_nodes_that_have_no_cpu():
+    """On Grace Hopper and Grace Blackwell the memory of the GPUs makes nodes of its own."""
+    empty = "".join(f"  NUMA node{number} CPU(s):      \n" for number in range(1, 9))
+    text = f"NUMA:\n  NUMA node(s):           9\n  NUMA node0 CPU(s):      0-71\n{empty}"
+    document = topology.parse(text)
+    assert (document.get("reason"), document["numa_nodes"]) == (None, 9)
+    assert (document["numa_cpus"]["0"], document["numa_cpus"]["8"]) == ("0-71", "")
+    assert "lists 8" in topology.parse(text[: text.index("  NUMA node8")])["reason"]
+
+
 # lspci
 
 SWITCH = """\

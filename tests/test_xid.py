@@ -69,6 +69,33 @@ def test_a_fallen_gpu_is_told_once_and_also_without_its_xid():
     assert len(parse_xid_lines(f"{with_xid}\n{with_xid}")) == 2
 
 
+PARTS = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0",
+    "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+    "NVRM: fallen off the bus and is not responding to commands.",
+)
+"""A message of three lines, as drivers of the 570 and later series write it when a GPU is gone at their start."""
+
+
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ("[ 1843.308145] ", " " * 15),
+        ("Feb 14 05:03:45 gpu-1 kernel: ", " " * 30),
+        ("[ 1843.308145] ", "[ 1843.308145] "),
+        ("Feb 14 05:03:45 gpu-1 kernel: ", "Feb 14 05:03:45 gpu-1 kernel: "),
+    ],
+)
+def test_a_fallen_gpu_that_three_lines_tell_of(first, others):
+    text = "\n".join((first + PARTS[0], others + PARTS[1], others + PARTS[2]))
+    (event,) = parse_xid_lines(f"x\n{text}\nNVRM: The NVIDIA probe routine failed for 1 device(s).")
+    assert (event.number, event.bdf, event.line_number) == (79, "0000:b3:00.0", 4)
+    assert parse_xid_lines("\n".join(PARTS[1:])) == []  # of which GPU?
+    assert parse_xid_lines("\n".join((PARTS[0], *["NVRM: something else"] * 9, PARTS[2]))) == []
+    told = parse_xid_lines(f"NVRM: Xid (PCI:0000:b3:00): 79, {FALLEN}\n{text}")
+    assert len(told) == 1
+
+
 def test_an_unknown_number_is_a_warning_that_says_so():
     assert xid(999).level == "warning" and "does not know" in xid(999).meaning
     assert xid(79) is XIDS[79]

@@ -9,7 +9,7 @@ Errors with the Xid Catalog"); the names above 165 and the line formats follow t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .findings import Level
@@ -201,8 +201,9 @@ FALLEN_OFF = 79
 def parse_xid_lines(text: str) -> list[XidEvent]:
     """Return every Xid in a kernel log, in order. A "fallen off the bus" line without an Xid counts as Xid 79."""
     events: list[XidEvent] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if event := _xid_event(line, number) if "Xid" in line else _fallen_event(line, number, events):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if event := _xid_event(line, number) if "Xid" in line else _fallen_event(lines, number, events):
             events.append(event)
     return events
 
@@ -223,15 +224,21 @@ def _xid_event(line: str, number: int) -> XidEvent | None:
     )
 
 
-def _fallen_event(line: str, number: int, before: list[XidEvent]) -> XidEvent | None:
-    """Read a "fallen off the bus" line, unless it only repeats the Xid 79 of the same GPU in ``before``."""
-    found = _FALLEN.search(line) if "fallen off" in line else None
+def _fallen_event(lines: Sequence[str], number: int, before: list[XidEvent]) -> XidEvent | None:
+    """Read a "fallen off the bus" line, unless it only repeats the Xid 79 of the same GPU in ``before``.
+
+    At its start the driver says it in three lines, of which the first names the GPU.
+    """
+    line, three = lines[number - 1], lines[max(number - 3, 0) : number]
+    whole = " ".join(three) if "NVRM: fallen off" in line else line
+    found = _FALLEN.search(whole) if "fallen off" in line else None
     if not found:
         return None
     bdf = found["bdf"].lower()
     if any(e.number == FALLEN_OFF and e.bdf.split(".")[0] == bdf.split(".")[0] for e in before):
         return None
-    return XidEvent(FALLEN_OFF, bdf, None, None, "GPU has fallen off the bus", number, _timestamp(line))
+    time = _timestamp(line) or _timestamp(three[0])
+    return XidEvent(FALLEN_OFF, bdf, None, None, "GPU has fallen off the bus", number, time)
 
 
 def _timestamp(line: str) -> str | None:

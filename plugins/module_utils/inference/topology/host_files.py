@@ -19,9 +19,11 @@ _NVRM = re.compile(
 )
 _PARAM = re.compile(r"^\s*([A-Z]\w+):\s*(.*?)\s*$")
 _LSCPU = re.compile(r"^\s*(?P<key>[A-Z][\w ().-]*?)(?::)\s+(?P<value>\S.*?)\s*$")
+_LSCPU_EMPTY = re.compile(r"^\s*(?P<key>[A-Z][\w ().-]*\d[\w ().-]*):$", re.MULTILINE)
+"""A node without CPUs: memory of its own is one too, such as that of a GPU on Grace."""
 _LSCPU_NODE = re.compile(r"NUMA\D{0,12}(\d+)")
 """In any language: ``NUMA node0 CPU(s)``, ``NUMA-Knoten0 CPU(s)``, ``N\u0153ud NUMA 0 de processeur(s)``."""
-_CPU_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?-?")
+_AS_LISTED = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?-?)?")
 _NUMACTL = re.compile(r"^\s*node (\d+) cpus:(.*)$")
 _BDF = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _GROUP = re.compile(r"(?:/sys/kernel/iommu_groups/|^\s*IOMMU [Gg]roup )(?P<group>\d+)")
@@ -72,8 +74,11 @@ def kernel_parameters(line: str) -> dict[str, str | None]:
 def numa(text: str) -> Facts | None:
     """Read ``lscpu`` or ``numactl --hardware``: sockets and the CPUs of each NUMA node."""
     pairs = {match["key"]: match["value"] for line in text.splitlines() if (match := _LSCPU.match(line))}
-    numa_pairs = {key: value for key, value in pairs.items() if "NUMA" in key}
-    nodes = {m[1]: v for key, v in numa_pairs.items() if (m := _LSCPU_NODE.search(key)) and _CPU_LIST.fullmatch(v)}
+    bare = [match["key"] for match in _LSCPU_EMPTY.finditer(text)]
+    if text.endswith(":") and len(bare) == 1:  # an end of the text is no proof of a node without CPUs
+        bare = []
+    numa_pairs = {key: value for key, value in (pairs | dict.fromkeys(bare, "")).items() if "NUMA" in key}
+    nodes = {m[1]: v for key, v in numa_pairs.items() if (m := _LSCPU_NODE.search(key)) and _AS_LISTED.fullmatch(v)}
     if not nodes:
         nodes = {match[1]: ",".join(match[2].split()) for line in text.splitlines() if (match := _NUMACTL.match(line))}
     if not nodes:

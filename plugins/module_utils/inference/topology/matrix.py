@@ -48,6 +48,8 @@ _LAYOUTS: tuple[tuple[str | None, ...], ...] = (
 """Fields after the cells, as nvidia-smi separates them by tabs; None is always blank."""
 _BROKEN_LIST = re.compile(r"(?<=\d[,-])[ ]+(?=\d)|(?<=\d)[ ]+(?=[,-]\d)")
 """Blanks inside a list of CPUs, which can be nothing but a break."""
+_ROW_GOES_ON = re.compile(r"[A-Z0-9,/\s-]+")
+"""What a wrapped row may go on with; anything else is somebody's words."""
 _AS_PRINTED = re.compile(r"[\d,-]+|N/A|")
 _END = re.compile(r"\s*(?:NIC )?Legend\s*:|\s*(?:X|OK|SYS|NV#)\s+=\s")
 _NIC_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
@@ -177,6 +179,8 @@ def _add_line(block: _Block, open_pieces: list[str] | None, line: str, number: i
         block.last_line = number
         return pieces
     if not name or _END.match(line) or _is_nic_row(line) or set(line.strip()) <= {".", "…"}:
+        return None
+    if open_pieces is not None and open_pieces is not block.header and not _ROW_GOES_ON.fullmatch(line):
         return None
     if open_pieces is not None:
         open_pieces.append(line)

@@ -22,6 +22,9 @@ _ALONE = re.compile(
     r"|GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
 """Values that make a line of its own certain to be of a query for one field."""
+_FIGURE = re.compile(r"-?[\d.]+(?: ?\S+)?|\[.*|N/A|ERR!")
+_NO_VALUE = re.compile(r"\[(?:GPU is lost|GPU requires reset|Unknown Error)\]")
+"""What stands in place of a value in no other tool's lines."""
 _FIELD = re.compile(
     r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*|encoder\.stats\.(?:sessionCount|averageFps|averageLatency))(?: \[([^\]]+)\])?"
 )
@@ -74,13 +77,12 @@ def looks_like_query(lines: Sequence[str]) -> bool:
 def _csv_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines that belong to the CSV: paragraphs around it that hold none of it are somebody's words."""
     kept: list[str] = []
-    fields = 0
+    header = ""
     for paragraph in _paragraphs(lines):
         heads = [place for place, line in enumerate(paragraph) if _starts_header(line)]
-        start = heads[0] if heads and not fields else 0
-        fields = fields or (paragraph[start].count(",") + 1 if heads else 0)
-        rows = [line for line in paragraph if _is_anchored(line) or (fields > 1 and line.count(",") + 1 == fields)]
-        if heads or rows:
+        start = heads[0] if heads and not header else 0
+        header = header or (paragraph[start] if heads else "")
+        if heads or any(_is_anchored(line) or _fits(line, header) for line in paragraph):
             kept += paragraph[start:]
     return kept
 
@@ -99,12 +101,26 @@ def _starts_header(line: str) -> bool:
     return is_header(line) or ("," in line and is_header(line.rsplit(",", 1)[0]))
 
 
+def _fits(line: str, header: str) -> bool:
+    """Whether ``line`` may be a row under ``header``: as many fields, and figures where it names numbers or units."""
+    fields, values = [[text.strip() for text in row.split(",")] for row in (header, line)]
+    return (
+        len(fields) > 1
+        and len(fields) == len(values)
+        and all(
+            _FIGURE.fullmatch(value)
+            for field, value in zip(fields, values, strict=True)
+            if field == "index" or "[" in field
+        )
+    )
+
+
 def _is_anchored(line: str) -> bool:
     values = [value.strip() for value in line.split(",")]
     anchors = [pattern for name, pattern in _CERTAIN if name in _ANCHORS]
     if len(values) == 1:
         return bool(_ALONE.fullmatch(values[0]))
-    return any(pattern.fullmatch(value) for value in values for pattern in anchors)
+    return any(pattern.fullmatch(value) for value in values for pattern in (*anchors, _NO_VALUE))
 
 
 def read_query(lines: Iterable[str], errors: list[SmiError], columns: Sequence[str] | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import html
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 _ESCAPES = re.compile(
@@ -84,16 +84,28 @@ def clean(text: str) -> Pasted:
     text = _ESCAPES.sub("", _unescaped(text).translate(_BLANKS)).lstrip("\ufffd")
     lines = [line.rstrip(" ") for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     lines = _without_quotes(lines)
-    lines = _without_prefixes([_BORDERS.sub(" ", line) for line in lines if not _FENCE.match(line)])
-    kept: list[str] = []
-    commands: list[str] = []
-    for line in _without_pipes(lines):
-        command = _COMMAND.match(line) if "nvidia-smi" in line else None
-        if command and "name=" not in line and not _REFUSAL.search(line):
-            commands.append(" ".join(command["arguments"].split()))
-        elif not _PROMPT_ONLY.match(line) and not _OTHER_COMMAND.match(line):
-            kept.append(line)
+    lines = _without_prefixes([_BORDERS.sub(" ", line) for line in _blanked(lines, _FENCE.match)])
+    commands = [found for line in lines if (found := _command(line)) is not None]
+    kept = _blanked(_without_pipes(lines), _is_shell)
     return Pasted(tuple(kept), tuple(commands))
+
+
+def _blanked(lines: Sequence[str], is_other: Callable[[str], object]) -> list[str]:
+    """Return the lines, those of others blank: what follows them is a paragraph of its own. None is left at the end."""
+    kept = [None if is_other(line) else line for line in lines]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return [line or "" for line in kept]
+
+
+def _command(line: str) -> str | None:
+    """Return the arguments of an echoed nvidia-smi, or None where the line is none."""
+    found = _COMMAND.match(line) if "nvidia-smi" in line else None
+    return " ".join(found["arguments"].split()) if found and "name=" not in line and not _REFUSAL.search(line) else None
+
+
+def _is_shell(line: str) -> bool:
+    return _command(line) is not None or bool(_PROMPT_ONLY.match(line) or _OTHER_COMMAND.match(line))
 
 
 def _unescaped(text: str) -> str:

@@ -113,6 +113,7 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("no-devices", "no devices", r"No devices were found\.?"),
     ("usage", "option", r"(?:ERROR: )?Option \"?[^\"\n]*\"? (?:is missing its value|is not recogni[sz]ed)[^\n]*"),
     ("usage", "to query", r"(?:ERROR: )?Field \"[^\"\n]*\" is not a valid field to query\.?"),
+    ("usage", "command line argument", r"The -[\w-]+ command line argument must be [^\n]*"),
     ("usage", "invalid combination", r"(?:ERROR: )?Invalid combination of input arguments[^\n]*"),
     ("unknown", "topology", r"(?:ERROR: )?(?:Failed|Unable) to (?:[a-z]+ )+(?:GPU |PCIe |the )*topology[^\n]*"),
 )  # fmt: skip
