@@ -3,7 +3,11 @@
 
 ``shapes`` tells what a model sends; ``candidates`` what is tried; ``measuring`` and ``launching`` run groups of worker
 processes within bounds; ``outcome`` judges each; ``campaign`` runs them all; ``decision`` chooses, from figures alone;
-``receipt`` writes the document that the profile ``measured`` reads, and says when it has expired.
+``receipt`` writes the document that the profile ``measured`` reads, and says when it has expired; ``record`` is the
+whole result of a run.
+
+Whole engines: ``trials`` what is tried, ``engines`` runs one, ``comparison`` judges the figures, ``ab`` runs them all.
+``options`` is the command line of scripts/tune.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from .decision import Decision, DecisionError, Result, Row, Workload, decide, go
 from .launching import ENDING, Limits
 from .measuring import Bench, WorkerError, versions
 from .outcome import BANNED, Outcome, judge
-from .receipt import Host, ban, document, expired, validate
-from .report import findings, text
+from .receipt import Host, ban, document, expired, host_of, profile_of, validate
+from .record import Record, RecordError
+from .report import findings, plan_text, text
 from .shapes import QUICK_TOKENS, THOROUGH_TOKENS, Shape, ShapeError, Size, shape_of, sizes
 
 __all__ = [
@@ -36,6 +41,8 @@ __all__ = [
     "Line",
     "Outcome",
     "Plan",
+    "Record",
+    "RecordError",
     "Result",
     "Row",
     "Shape",
@@ -50,9 +57,12 @@ __all__ = [
     "expired",
     "findings",
     "goal",
+    "host_of",
     "in_doubt",
     "judge",
     "lines",
+    "plan_text",
+    "profile_of",
     "quick",
     "read_results",
     "reason",

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import nccl
-from ..findings import Finding
+from ..findings import Finding, Report
 from ..nccl.lint import lint_environment
-from ..nccl.variables import BUILD_NAMES, PLUGIN_PREFIXES, PYTORCH_NAMES, VARIABLES
+from ..nccl.together import TopologyError
+from ..nccl.variables import BUILD_NAMES, PLUGIN_PREFIXES, PYTORCH_NAMES, VARIABLES, VersionError
 from ..program import nearest
 
 BASELINE = "none"
@@ -110,3 +111,27 @@ def refused(
     """Return the critical findings of the lint: such settings are not even tried."""
     report = lint_environment({**base, **candidate.environment}, nccl_version, topology=topology)
     return report.at("critical")
+
+
+def legal(
+    tried: list[Candidate],
+    base: Mapping[str, str],
+    nccl_version: str | None,
+    topology: Mapping[str, Any] | None,
+    report: Report,
+) -> list[Candidate]:
+    """Return the candidates that the lint lets through; the others are named as not measured. Raises CandidateError."""
+    if nccl_version is None:
+        report.skip("tune-lint", "no NCCL version is known, so no candidate was judged before it ran")
+        return tried
+    result = []
+    for candidate in tried:
+        try:
+            against = refused(candidate, base, nccl_version, topology)
+        except (VersionError, TopologyError) as error:
+            raise CandidateError(f"candidate {candidate.name}: {error}") from error
+        if against:
+            report.skip(f"tune-{candidate.name}", f"refused without a run: {against[0].what} ({against[0].seen})")
+        else:
+            result.append(candidate)
+    return result

@@ -93,6 +93,25 @@ class Bench:
         return self if self.keep is None else replace(self, keep=self.keep / name)
 
 
+def gpus_of(asked: Sequence[int] | None, found: Sequence[str], backend: str, python: str) -> tuple[int, ...]:
+    """Return the GPUs to measure: those asked for, else all that were ``found``. Raises WorkerError."""
+    gpus = tuple(asked or range(len(found)))
+    if len(gpus) < 2:  # noqa: PLR2004 - nothing to reduce with one
+        raise WorkerError(f"{len(gpus)} GPUs for {python}; expected two or more (--gpus, --python)")
+    absent = [gpu for gpu in gpus if gpu >= len(found)] if backend == "nccl" else []
+    if absent:
+        raise WorkerError(f"--gpus: no GPU {absent[0]}; there are {len(found)}")
+    return gpus
+
+
+def tests_of(asked: str, path: str | None) -> str | None:
+    """Return nccl-tests' program, unless ``asked`` (auto, torch, nccl-tests) is against it. Raises WorkerError."""
+    tests = None if asked == "torch" else nccl_tests.find(path)
+    if asked == "nccl-tests" and not tests:
+        raise WorkerError(f"--with nccl-tests: no {path or nccl_tests.PROGRAM} on PATH")
+    return tests
+
+
 def _reader(path: Path, size: int) -> Callable[[End], list[dict[str, Any]]]:
     """Return what tells nccl-tests' events: its results, or how far it must have got where it stopped without any."""
 

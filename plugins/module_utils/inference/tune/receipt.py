@@ -15,7 +15,9 @@ from ..findings import Finding, Report
 from ..nccl.lint import lint_environment
 from ..nccl.profiles import Measured, NcclError
 from ..nccl.variables import VersionError, same_release
-from ..topology.fingerprint import changes
+from ..topology.facts import Facts
+from ..topology.fingerprint import changes, parts_of
+from ..topology.fingerprint import fingerprint as fingerprint_of
 from .candidates import base_of
 from .decision import Decision, Result
 
@@ -30,6 +32,46 @@ class Host:
     driver: str | None = None
     nccl_version: str | None = None
     parts: Mapping[str, Any] | None = None
+
+
+def host_of(facts: Facts, nccl_version: str | None) -> Host:
+    """Return what a measurement on this host depends on. Without a GPU that can be seen there is no fingerprint."""
+    if not facts.gpus:
+        return Host(nccl_version=nccl_version, driver=facts.driver_version)
+    parts = parts_of(facts)
+    return Host(fingerprint_of(parts), facts.driver_version, nccl_version, parts)
+
+
+def profile_of(
+    decision: Decision,
+    results: Iterable[Result],
+    host: Host,
+    base: Mapping[str, str],
+    about: Mapping[str, Any],
+    *,
+    report: Report,
+) -> dict[str, Any] | None:
+    """Return the document, or None where it could not say when it expires; the report then says why."""
+    if decision.chosen is None:
+        return None
+    if host.nccl_version is None:
+        report.skip("tune-profile", "no NCCL version is known: a profile holds for one release of it")
+        return None
+    if host.fingerprint is None:
+        report.extend([_no_fingerprint()])
+        return None
+    return document(decision, results, host, base, about)
+
+
+def _no_fingerprint() -> Finding:
+    return Finding(
+        id="tune-no-fingerprint",
+        level="warning",
+        what="the host's fingerprint isn't known, so a profile could not tell when it has expired",
+        seen="no GPU found by nvidia-smi",
+        expected="a host whose GPUs nvidia-smi lists",
+        fix="Run on the host itself, with nvidia-smi on PATH. No profile was written.",
+    )
 
 
 def document(

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..findings import Finding, Report
 from ..nccl.budget import size_text
 from . import budget, pairs
-from .candidates import BASELINE
+from .candidates import BASELINE, Candidate
 from .decision import GOAL, Decision, Result, goal
 from .pairs import PairResult
+from .shapes import Shape, Size
 
 _AT_FAULT = (
     "Look at peer access: IOMMU translation and ACS (topology check), nvidia-smi topo -p2p r; NCCL's RAS report and "
@@ -132,6 +133,17 @@ def goal_text(decision: Decision) -> str:
         for phase, part in found.items()
     ]
     return f"{decision.chosen}, both phases at once: {', '.join(parts)}"
+
+
+def plan_text(shape: Shape, sizes: Iterable[Size], candidates: Iterable[Candidate]) -> str:
+    """Return what would be measured."""
+    lines = [f"{shape.name or 'model'}: hidden {shape.hidden}, {shape.calls} all-reduces a forward pass", ""]
+    lines += [f"{size.phase:<8} {size.tokens:>6} tokens  {size.bytes:>10} bytes" for size in sizes]
+    lines.append("")
+    for candidate in candidates:
+        settings = " ".join(f"{name}={value}" for name, value in candidate.environment.items())
+        lines.append(f"{candidate.name:<20} {settings or 'NCCL decides'}")
+    return "\n".join(lines)
 
 
 def text(results: Sequence[Result], decision: Decision, lines: Sequence[budget.Line], gpus: int, report: Report) -> str:
