@@ -69,6 +69,7 @@ def test_a_message_in_place_of_values_is_known_without_a_header() -> None:
     document = topology.parse("0, [GPU requires reset], [GPU requires reset], 0 MiB\n1, 30, 0 %, 4 MiB\n")
     assert (document["kind"], document["gpu_count"], topology.exit_code(document)) == ("query", 2, 2)
     assert "GPU requires reset" in document["errors"][0]
+    assert topology.exit_code(topology.parse("[Unknown Error]\n")) == 2
 
 
 def test_an_unreadable_gpu_in_the_table_is_an_error() -> None:

@@ -199,3 +199,20 @@ def test_rows_apart_from_their_header_are_rows():
     bare = CSV.replace(" MiB", "").replace("1, Tesla T4, 15360", "1, Tesla T4, [N/A]")
     header, *rows = bare.splitlines(keepends=True)
     assert topology.parse(header + "\n" + "\n".join(rows))["gpu_count"] == 2
+
+
+@pytest.mark.parametrize(
+    "journey",
+    [
+        lambda text: "".join(f"+{line}\n" for line in text.splitlines()),
+        lambda text: "".join(f"{number}:{line}\n" for number, line in enumerate(text.splitlines(), start=1)),
+        lambda text: json.dumps(text.splitlines()),
+        lambda text: repr(text.splitlines()),
+    ],
+    ids=["diff", "grep -n", "JSON", "Python"],
+)
+def test_a_matrix_out_of_a_diff_a_search_or_a_list(journey):
+    text = TEXTS["topo_4x_rtx6000ada_node_sys_4nic.txt"][0]
+    assert topology.parse(journey(text)) == topology.parse(text)
+    devices = "".join(f"0000:c{n}:00.0 3D controller: NVIDIA Corporation GB202GL (rev a1)\n" for n in range(1, 5))
+    assert topology.parse(devices)["devices"][0]["bus_id"] == "0000:c1:00.0"

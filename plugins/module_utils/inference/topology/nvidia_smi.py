@@ -119,7 +119,7 @@ def _is_anchored(line: str) -> bool:
     values = [value.strip() for value in line.split(",")]
     anchors = [pattern for name, pattern in _CERTAIN if name in _ANCHORS]
     if len(values) == 1:
-        return bool(_ALONE.fullmatch(values[0]))
+        return bool(_ALONE.fullmatch(values[0]) or _NO_VALUE.fullmatch(values[0]))
     return any(pattern.fullmatch(value) for value in values for pattern in (*anchors, _NO_VALUE))
 
 

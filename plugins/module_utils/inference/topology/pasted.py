@@ -47,9 +47,10 @@ _VARYING: tuple[re.Pattern[str], ...] = (
         r"(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: ?\[[^\]]*\])?:? ?"
     ),
     re.compile(r" {0,6}\d+\t| {1,6}\d+(?: {2}|$)"),  # cat -n, nl
+    re.compile(r"\d{1,4}:(?=[\sGN]|$)"),  # grep -n; of PCI addresses, none goes on like that
 )
 _CONSTANT: tuple[re.Pattern[str], ...] = (
-    re.compile(r"\s{0,3}(?:#|//|;|\*) ?(?=\s|\w|$)"),  # commented out
+    re.compile(r"\s{0,3}(?:#|//|;|\*|\+) ?(?=\s|\w|$)"),  # commented out, or of a diff
     re.compile(r"[\w.-]+ *\| ?"),  # docker compose
 )
 """What may stand before every line (the constant ones: the same before each). Each takes at most one blank after
@@ -109,15 +110,18 @@ def _is_shell(line: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return ``text`` with ``\n`` and ``\t`` made real where it is one quoted string of a log or of JSON."""
+    r"""Return ``text`` with ``\n`` and ``\t`` made real where it is one quoted string, or a list of them, of a log."""
     bare = text.strip()
-    if "\n" in bare or "\\n" not in bare:
+    if "\n" in bare:
         return text
-    if bare[0] in "'\"" and bare[-1] == bare[0]:
+    if bare[:1] + bare[-1:] in ("''", '""', "[]"):
         try:
-            return str(ast.literal_eval(bare))
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            found = ast.literal_eval(bare)
+            return "\n".join(found) if isinstance(found, list) else found
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
             pass  # it only looked like one
+    if "\\n" not in bare:
+        return text
     return bare.strip("'\"").replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
 
 
