@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole engines compared: what is tried and refused, how engines are run and left, and what figures decide."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from inference.tune import Result, Row, Shape
+from inference.tune.ab import Session
 from inference.tune.comparison import (
     ORDER,
     ComparisonError,
@@ -339,9 +341,12 @@ def test_a_test_that_does_not_end_and_one_without_a_report_are_failures(tmp_path
 # the program
 
 
-def tune(*words, **environment):
+AS_ROOT = ["--as-root"] if os.geteuid() == 0 else []
+
+
+def tune(*words, consent=True, **environment):
     return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "tune", *map(str, words)],
+        [sys.executable, ROOT / "scripts" / "tune", *map(str, words), *(AS_ROOT if consent else [])],
         capture_output=True,
         text=True,
         check=False,
@@ -431,6 +436,24 @@ def test_what_can_not_be_used_is_said_before_an_engine_starts(base_file, tmp_pat
     assert "start 1" not in done.stderr
 
 
+@pytest.mark.parametrize(("user", "as_root", "starts"), [(0, False, False), (0, True, True), (1000, False, True)])
+def test_root_starts_no_engine_unless_that_is_asked_for(monkeypatch, port, user, as_root, starts):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    session = Session(base(python="/bin/true", instance={"port": port}), [])
+    with contextlib.nullcontext() if starts else pytest.raises(TrialError, match="runuser -u inference"):
+        session.check_startable(None, as_root=as_root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
+def test_the_program_refuses_root_before_an_engine_starts_and_lists_for_anybody(base_file):
+    file = base_file(python="/bin/false")
+    done = tune("ab", file, "--trial", "nccl-none", consent=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "seen: root, expected: the account of the service" in done.stderr
+    assert "start 1" not in done.stderr
+    assert tune("ab", file, "--list", consent=False).returncode == 0
+
+
 def test_a_served_port_and_a_python_that_is_not_there_are_said_before_an_engine_starts(base_file, port):
     assert "/opt/python: no such program" in tune("ab", base_file(), "--trial", "nccl-none").stderr
     with socket.socket() as other:
@@ -489,7 +512,7 @@ def test_one_that_is_ended_keeps_what_it_measured_and_leaves_no_engine(base_file
     model = {"name": "stand-in/SmolLM2-135M-Instruct", "path": "/m"}
     file = base_file(python=wrapped(tmp_path, body), model=model, instance={"port": port, "nccl_profile": "none"})
     words = ["--trial", "attention-triton", "--smoke-profile", tmp_path / "profile.json", "--logs", logs]
-    command = [sys.executable, ROOT / "scripts" / "tune", "ab", file, *words, "--out", out]
+    command = [sys.executable, ROOT / "scripts" / "tune", "ab", file, *words, "--out", out, *AS_ROOT]
     with subprocess.Popen([*command, "--smoke-python", sys.executable], stderr=subprocess.PIPE, text=True) as program:
         said = next((line for line in program.stderr if "start 2" in line), "")
         assert said, program.wait(60)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +24,12 @@ Keep = Callable[[Sequence[Comparison]], None]
 """Takes what there is so far, so that a run of an hour that is killed leaves what it measured."""
 
 Say = Callable[[str], None]
+
+_ROOT = (
+    "engines would run as root, and with them the release's code and, with trust-remote-code, code that comes with the "
+    "weights; seen: root, expected: the account of the service; run it as that (runuser -u inference -- scripts/tune "
+    "ab ..., see docs/tune.md), or give --as-root where there is no other account"
+)
 
 
 @dataclass
@@ -80,8 +87,10 @@ class Session:
         one, two = (by_name.get(name) for name in names)
         return Expectation(self.record.shape, one, two, self.chunk) if one and two and one.rows and two.rows else None
 
-    def check_startable(self, smoke_python: str | None) -> None:
-        """Refuse what would only show after an engine's start. Raises TrialError."""
+    def check_startable(self, smoke_python: str | None, *, as_root: bool = False) -> None:
+        """Refuse what would only show after an engine's start, and root unless ``as_root``. Raises TrialError."""
+        if os.geteuid() == 0 and not as_root:
+            raise TrialError(_ROOT)
         for program in filter(None, (self.base.python, smoke_python)):
             if not shutil.which(program):
                 raise TrialError(f"{program}: no such program; expected the Python of the release (python in BASE)")

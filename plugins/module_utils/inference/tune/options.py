@@ -133,6 +133,7 @@ def add_ab(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--measured-profile", metavar="FILE", help="what the NCCL profile 'measured' reads")
     verb.add_argument("--result", metavar="FILE", help="what 'run --out' wrote: tells what to expect of NCCL profiles")
     verb.add_argument("--chunk", type=count, default=8192, help="tokens of a prompt that the engine takes at once")
+    verb.add_argument("--as-root", action="store_true", help="start engines as root, where there is no other account")
     verb.add_argument("--start-timeout", type=positive, default=1800.0, metavar="s", help="until it generates")
     verb.add_argument("--test-timeout", type=positive, default=1800.0, metavar="s", help="for one smoke test")
     verb.add_argument("--out", metavar="FILE", help="write the whole result (JSON)")
