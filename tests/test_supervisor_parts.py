@@ -64,7 +64,7 @@ def test_settings_have_two_defaults():
 
 
 def test_a_prompt_may_be_in_any_language_and_have_lines():
-    prompt = "\u6d4b\u8bd5\nA:"
+    prompt = "\u6d4b\u8bd5\r\n\tA:\u3000\u2028\U0001f600"
     assert (
         settings_file.from_dict({**GOOD, "completion": {"prompt": prompt, "max_tokens": 1}}).completion.prompt == prompt
     )
@@ -91,6 +91,13 @@ def test_every_key_is_needed(key):
         ("stall_s", float("inf")),
         ("stall_s", float("nan")),
         ("model", "half a character: \ud800"),
+        *(
+            (key, f"a{letter}b")
+            for key in ("model", "host", "generation", "api_key_file")
+            for letter in "\0\n\t\x1b\x9b\u2028"
+        ),
+        ("runtime_dir", "/run/\0"),
+        *(("completion", {"prompt": f"a{letter}", "max_tokens": 8}) for letter in "\0\x07\x1b\x7f\x85"),
         ("drain_s", -1),
         ("drain_s", 1e300),
         ("runtime_dir", "run"),
@@ -103,8 +110,9 @@ def test_every_key_is_needed(key):
     ],
 )
 def test_a_wrong_value_is_named(key, value):
-    with pytest.raises(settings_file.SettingsError, match=key):
+    with pytest.raises(settings_file.SettingsError, match=key) as caught:
         settings_file.from_dict({**GOOD, key: value})
+    assert str(caught.value).isprintable()
 
 
 def test_all_problems_come_at_once():
@@ -113,7 +121,13 @@ def test_all_problems_come_at_once():
     assert all(word in str(caught.value) for word in ("port", "engine", "extra"))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_long_value_is_shown_short():
+    with pytest.raises(settings_file.SettingsError) as caught:
+        settings_file.from_dict({**GOOD, "port": "3" * 100_000})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "1" * 5000, "\0"])
 def test_a_file_that_is_no_object(tmp_path, text):
     file = tmp_path / "s.json"
     file.write_text(text)
@@ -549,11 +563,40 @@ def test_names_with_parentheses_do_not_shift_the_fields(tmp_path):
     )
 
 
-def test_helpers_are_known():
-    assert proc.is_helper("/v/bin/python -c from multiprocessing.resource_tracker import main;main(12)")
-    assert proc.is_helper("/v/bin/python -m torch/_inductor/compile_worker/__main__.py --workers=8")
-    assert not proc.is_helper("sglang::scheduler_TP0")
-    assert not proc.is_helper("VLLM::EngineCore")
+@pytest.mark.parametrize(
+    ("title", "passes"),
+    [
+        ("/v/bin/python -c from multiprocessing.resource_tracker import main;main(12)", True),
+        ("/v/bin/python -m torch/_inductor/compile_worker/__main__.py --workers=8", True),
+        ("/v/bin/python3.12 /v/bin/ninja -v -C /cache", True),
+        ("/usr/local/cuda/bin/nvcc --generate-dependencies-with-compile -c x.cu", True),
+        ("sh -c -- /usr/local/cuda/nvvm/bin/cicc --c++17", True),
+        ("/usr/bin/gcc -O3 -shared -fPIC main.c", True),
+        ("/usr/lib/gcc/x86_64-linux-gnu/13/cc1 -quiet main.c", True),
+        ("sglang::scheduler_TP0", False),
+        ("VLLM::EngineCore", False),
+        ("/v/bin/python /v/bin/vllm serve /models/nvcc-coder --served-model-name ninja", False),
+        ("python3 -m sglang.launch_server --model-path /models/ninja", False),
+        ("", False),
+    ],
+)
+def test_processes_that_come_and_go_are_known_by_their_program(title, passes):
+    assert proc.passing({7: Process(7, 1, "S", 0, 0, 0)}, {7: title}) == ({7} if passes else set())
+
+
+def test_what_a_compiler_starts_comes_and_goes_with_it():
+    rows = [(2, 1), (3, 2), (4, 3), (5, 4), (6, 2), (7, 6)]
+    table = {pid: Process(pid, parent, "S", 0, 0, 0) for pid, parent in rows}
+    forkserver = "python -c from multiprocessing.forkserver import main; main(5)"
+    titles = {
+        2: "vllm",
+        3: "ninja -v",
+        4: "/bin/sh -c cd /cache && whatever x",
+        5: "whatever x",
+        6: forkserver,
+        7: "worker",
+    }
+    assert proc.passing(table, titles) == {3, 4, 5, 6}
 
 
 def test_kill_takes_only_the_process_that_was_meant():

@@ -85,13 +85,15 @@ class Engine:
 
     def watch_workers(self, poll: select.poll) -> list[str]:
         """Have ``poll`` report the end of every process that now makes up the engine. Return their command lines."""
-        for pid, entry in self.tree().items():
-            command = proc.title(pid)
-            if pid == self.pid or entry.state == "Z" or proc.is_helper(command):
+        tree = self.tree()
+        titles = {pid: proc.title(pid) for pid in tree if pid != self.pid}
+        passing = proc.passing(tree, titles)
+        for pid, command in titles.items():
+            if tree[pid].state == "Z" or pid in passing:
                 continue
             with contextlib.suppress(ProcessLookupError):
                 handle = os.pidfd_open(pid)
-                self._workers[handle], self._titles[handle] = entry, command
+                self._workers[handle], self._titles[handle] = tree[pid], command
                 poll.register(handle, select.POLLIN)
         return list(self._titles.values())
 

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import signal
 import socket
 import struct
@@ -22,15 +23,20 @@ HELPERS = (
     "multiprocessing.resource_tracker",  # Python's own; restarted when it is needed
     "multiprocessing.forkserver",
     "_inductor/compile_worker",  # torch ends its idle compile workers
-    "nvcc",
-    "cicc",
-    "ptxas",
-    "cudafe++",
-    "ninja",
-    "cc1plus",
-    "nvidia-smi",
 )
-"""Parts of the command lines of processes that come and go in a healthy engine: their end is no failure."""
+"""Parts of the command lines of Python processes that come and go in a healthy engine: their end is no failure."""
+
+TOOLS = frozenset(
+    (
+        *("ninja", "cmake", "nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++"),
+        *("gcc", "g++", "cc", "c++", "cc1", "cc1plus", "collect2", "as", "ld", "clang", "clang++"),
+        *("nvidia-smi", "ldconfig"),
+    )
+)
+"""Programs that do the same, with whatever they start: FlashInfer, Triton and torch compile kernels on demand."""
+
+_STARTERS = re.compile(r"(?:sh|bash|dash|env|python[\d.]*|-.*)")
+"""Words of a command line before the name of the program that it is about."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,17 @@ def title(pid: int, proc: str = PROC) -> str:
     return ""
 
 
-def is_helper(command: str) -> bool:
-    """Tell whether a command line is one of HELPERS."""
-    return any(part in command for part in HELPERS)
+def passing(tree: Mapping[int, Process], titles: Mapping[int, str]) -> set[int]:
+    """Return the processes of ``tree`` whose end is no failure, by their command lines; TOOLS with all below them."""
+    tools = {pid for pid, command in titles.items() if _program(command) in TOOLS}
+    below = {pid for tool in tools for pid in descendants(tool, tree)}
+    return tools | below | {pid for pid, command in titles.items() if any(part in command for part in HELPERS)}
+
+
+def _program(command: str) -> str:
+    """Return the name of the program that a command line is about: that of a script rather than its interpreter's."""
+    names = (word.rpartition("/")[2] for word in command.split())
+    return next((name for name in names if not _STARTERS.fullmatch(name)), "")
 
 
 def io_bytes(pid: int, proc: str = PROC) -> int:
