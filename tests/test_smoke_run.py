@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from misbehaving_server import FAULTS, HEALTHY, MODEL, Server
 
-from inference.smoke import Result
+from inference.smoke import Result, probes
 from inference.smoke.client import Client
 from inference.smoke.context import Context
 from inference.smoke.gate import History
@@ -105,6 +105,23 @@ def test_vllm_is_recognised_by_itself_and_has_no_settings_to_compare() -> None:
     assert worrying(result) == []
     assert (result.facts["engine"], result.facts["release"]) == ("vllm", "0.5.23")
     assert "backend tp_size" in {entry.id for entry in result.report.not_checked}
+
+
+@pytest.mark.parametrize(
+    ("answered", "meant", "wrong"),
+    [
+        ("0.33.0", "0.33.0", []),
+        ("0.33.0+cu130", "0.33.0", []),
+        ("0.33.0+cu130", "0.33.0+cu130", []),
+        ("0.33.0+cu129", "0.33.0+cu130", ["wrong-release"]),
+        ("0.33.0", "0.33.0+cu130", ["wrong-release"]),
+        ("0.33.1+cu130", "0.33.0", ["wrong-release"]),
+    ],
+)
+def test_a_build_of_a_release_is_that_release(answered: str, meant: str, wrong: list[str]) -> None:
+    ctx = Context(Client("http://127.0.0.1:1"), load_profile({"release": meant}))
+    probes._compare_release(ctx, answered)
+    assert worrying(ctx.result) == wrong
 
 
 def test_a_failing_stage_stops_the_later_ones_but_not_the_look_at_the_host() -> None:
