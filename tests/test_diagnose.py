@@ -223,6 +223,19 @@ def test_a_secret_is_found_and_never_repeated(text, finding_id):
     assert SECRET not in diagnosis.report.as_text()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ExecStart=/opt/v/bin/vllm serve /m \\\n    --port 8000 \\\n    --api-key {}\n",
+        "docker run --ipc=host \\\n  vllm/vllm-openai --model m \\\n  --api-key {}\n",
+        "$ curl http://127.0.0.1:8000/v1/models \\\n  -H 'Authorization: Bearer {}'\n",
+    ],
+)
+def test_the_rest_of_a_command_is_no_log(command):
+    assert "secret-in-log" not in found(command.format(SECRET))
+    assert "secret-in-log" in found(command.format(SECRET) + f"INFO api_key='{SECRET}'\n")
+
+
 def test_a_client_that_gives_its_key_leaked_nothing():
     text = f"$ curl -s http://127.0.0.1:8000/v1/models -H 'Authorization: Bearer {SECRET}'\nHTTP/1.1 200 OK\n"
     assert not {finding_id for finding_id in found(text) if finding_id.startswith("secret")}
@@ -595,6 +608,12 @@ def test_containers():
     assert "container-shm-small" in pressing(command)
     assert pressing(command.replace("--gpus", "--ipc=host --gpus")) == set()
     assert "secret-in-command-line" in pressing(command + " --api-key s3cr3t99")
+
+
+def test_the_result_of_a_collective_test_is_recognised_and_quiet():
+    result = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 21.3\n"
+    assert diagnose(result).kinds == ["commands"] and pressing(result) == set()
+    assert "collective-wrong-data" in pressing(result.replace("0 OK", "8 FAILED"))
 
 
 def test_counts():

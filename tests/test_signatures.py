@@ -57,7 +57,7 @@ def test_prefixes_and_colours_do_not_hide_a_line(line, frame):
 def test_the_word_filter_finds_what_a_full_search_finds():
     for line in [*(line for _, _, line in LINES), *SGLANG_LOG, *VLLM_LOG]:
         cleaned = clean(line)
-        slow = next((row.id for row in SIGNATURES if row.regex.search(cleaned)), None)
+        slow = next((row.id for row in SIGNATURES if row.search(cleaned)), None)
         fast = WordFilter(SIGNATURES).first(cleaned)
         assert (fast[0].id if fast else None) == slow, line
 
@@ -108,6 +108,39 @@ def test_an_echo_alone_is_better_than_nothing_and_a_warning_never_hides_an_error
     assert root_cause(scan([warning, echo])).signature.id == "worker-died"
     assert root_cause(scan([warning])).signature.id == "variable-unknown"
     assert root_cause([]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ERROR 11-30 10:00:00 [moe.py:1] cutlass error: x, and falling back failed", "cutlass-failed"),
+        ("RuntimeError: No supported CUDA architectures found; fallback=none", "fusion-unsupported-architecture"),
+        ("[2026-11-30 10:00:00 TP0] RuntimeError: Failed to initialize GEMM, falling back to none", "cutlass-failed"),
+        ("Nov 30 10:00:00 h sglang[7]: RuntimeError: cuDNN error: x (fall back to v8)", "cudnn-failed"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED; for more set the level to INFO", "cudnn-failed"),
+        ("ValueError: 'fa3' is not supported on Blackwell GPUs, try using triton instead", "backend-unsupported"),
+        ("[2026-11-30 10:00:00] NameError: name 'deep_gemm' is not defined (X=WARNING)", "deepgemm-unsupported"),
+        ("[TP0] DeepGEMM is not available on SM120 and there is no fallback", "deepgemm-unsupported"),
+        ("[TP0] DeepGEMM is not available on SM120, cannot fall back", "deepgemm-unsupported"),
+        ("OSError: m does not appear to have a file named preprocessor_config.json.", "model-not-found"),
+    ],
+)  # fmt: skip
+def test_words_of_a_note_do_not_hide_an_error(line, expected):
+    assert ids(scan([line])) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-30 10:00:00 TP0] Failed to use the fused path: RuntimeError: cutlass error; falling back to Triton",
+        "[2026-11-30 10:00:00 TP0] DeepGEMM is not available on SM120, but falling back to Triton works",
+        "WARNING 11-30 10:00:00 [x.py:1] ValueError: cuDNN error: no plan. The native path serves",
+        "2026-11-30 10:00:00,1 - INFO - x.py - Failed to initialize GEMM tactic 3",
+        "[rank0]:[W1130 10:00:00.1 x.cpp:2] TCPStore connect failed, retrying",
+    ],
+)
+def test_a_note_stays_a_note(line):
+    assert [match for match in scan([line]) if match.signature.level == "critical"] == []
 
 
 def test_a_users_prompt_is_no_error():

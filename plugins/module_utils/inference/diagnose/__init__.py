@@ -166,15 +166,33 @@ def _judge_silence(lines: Sequence[str], reading: Reading) -> None:
 
 
 def _judge_log_secrets(lines: Sequence[str], reading: Reading) -> None:
-    shown = [(number, names) for number, line in enumerate(lines, 1) if (names := secret_names(line)) and _kept(line)]
+    apart = _judged_apart(lines)
+    shown = [
+        (number, names) for number, line in enumerate(lines, 1) if number not in apart and (names := secret_names(line))
+    ]
     if shown:
         number, names = shown[0]
         reading.add("secret-in-log", f"line {number}: {', '.join(names)} (lines with secrets: {len(shown)})")
 
 
-def _kept(line: str) -> bool:
-    """Whether the line is one of a log or an answer; units, process lists and a client's own words are judged apart."""
-    return not (_CLIENT.search(line) or diagnose_unit.belongs(line) or diagnose_host.is_process(line))
+def _judged_apart(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of lines that are none of a log or an answer, with what continues them behind a backslash.
+
+    Units, process lists, containers' commands and a client's own words have judges of their own.
+    """
+    numbers: set[int] = set()
+    continued = False
+    for number, line in enumerate(lines, 1):
+        if (
+            continued
+            or _CLIENT.search(line)
+            or diagnose_unit.belongs(line)
+            or diagnose_host.is_process(line)
+            or diagnose_host.runs_container(line)
+        ):
+            numbers.add(number)
+            continued = line.endswith("\\")
+    return numbers
 
 
 def read_kernel(lines: Sequence[str]) -> Reading | None:

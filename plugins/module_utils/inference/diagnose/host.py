@@ -390,7 +390,8 @@ def read_numastat(lines: Sequence[str]) -> Reading | None:
 _ENDLESS = re.compile(
     r"^\s*restart:\s*[\"']?(?:always|unless-stopped)\b|--restart[= ][\"']?(?:always|unless-stopped)\b"
 )
-_CONTAINER = re.compile(r"\b(?:docker|podman) run\b.*(?:vllm|sglang)", re.IGNORECASE)
+_RUN = re.compile(r"\b(?:docker|podman) run\b")
+_CONTAINER = re.compile(_RUN.pattern + r".*(?:vllm|sglang)", re.IGNORECASE)
 _SHARES_MEMORY = re.compile(r"--ipc[= ]host|--shm-size")
 
 _COLLECTIVE = re.compile(
@@ -401,16 +402,16 @@ _RESULT = re.compile(r"# (?:Avg bus bandwidth|Out of bounds values)")
 
 
 def read_commands(lines: Sequence[str]) -> Reading | None:
-    """Return what is missing in commands of collective tests and containers; None when the input holds none."""
+    """Return what is missing in commands of collective tests and containers; None without any, or a test's result."""
     collectives = [line for line in lines if _COLLECTIVE.search(line) and not line.lstrip().startswith("#")]
     containers = [line for line in _joined(lines) if _CONTAINER.search(line)]
     endless = [line for line in _joined(lines) if _ENDLESS.search(line)]
-    if not collectives and not containers and not endless:
+    returned = any(_RESULT.search(line) for line in lines)
+    if not (collectives or containers or endless or returned):
         return None
     reading = Reading("commands")
     for line in endless:
         reading.add("container-restarts-for-ever", redact(line.strip())[:200])
-    returned = any(_RESULT.search(line) for line in lines)
     for command in () if returned else collectives:
         if not _LIMITED.search(command):
             reading.add("collective-without-timeout", redact(command.strip())[:200])
@@ -420,6 +421,11 @@ def read_commands(lines: Sequence[str]) -> Reading | None:
         if names := secret_names(command):
             reading.add("secret-in-command-line", ", ".join(names), what="a container's command")
     return reading
+
+
+def runs_container(line: str) -> bool:
+    """Whether a command that runs a container begins here."""
+    return bool(_RUN.search(line))
 
 
 def _joined(lines: Sequence[str]) -> list[str]:

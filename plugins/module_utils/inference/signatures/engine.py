@@ -16,9 +16,6 @@ NCCL = "NCCL 2.30.7"
 TORCH = "PyTorch"
 HUB = "huggingface_hub and transformers"
 
-_NO_NOTE = r"^(?!.*(?:\b(?-i:DEBUG|INFO|WARNING)\b|fall(?:ing|s)? ?back|\b(?:serving|using) .{0,80}\binstead\b)).*"
-"""Starts the pattern of what is a fault only as an error: engines also note what they do without, and go on."""
-
 NETWORK: tuple[Signature, ...] = (
     Signature(
         id="port-in-use",
@@ -48,6 +45,17 @@ NETWORK: tuple[Signature, ...] = (
         source="Linux errno(3), asyncio",
     ),
     Signature(
+        id="socket-path-too-long",
+        level="critical",
+        cause="port",
+        words=("longer", "af_unix"),
+        pattern=r"ipc path .{0,300}is longer than \d+ characters|AF_UNIX path too long",
+        what="the path of a Unix socket is longer than Linux allows (107 characters)",
+        expected="a short directory for temporary files",
+        fix="set TMPDIR=/tmp (with PrivateTmp=yes) in the unit; vLLM: VLLM_RPC_BASE_PATH too",
+        source="ZeroMQ, CPython",
+    ),
+    Signature(
         id="too-many-open-files",
         level="critical",
         cause="limits",
@@ -63,13 +71,14 @@ NETWORK: tuple[Signature, ...] = (
         level="critical",
         cause="limits",
         words=("memlock", "rlimit_memlock", "mlock", "cudahostregister", "ibv_reg_mr", "ibv_create_cq", "pin"),
-        pattern=_NO_NOTE + r"(?:RLIMIT_MEMLOCK|memlock (?:limit|is)|mlock.*(?:Cannot allocate|failed|not permitted)"
+        pattern=r"RLIMIT_MEMLOCK|memlock (?:limit|is)|mlock.*(?:Cannot allocate|failed|not permitted)"
         r"|(?:cudaHostRegister|ibv_reg_mr|ibv_create_cq).*(?:fail|Cannot allocate|error)|(?:failed"
-        r"|unable) to pin (?:host )?memory)",
+        r"|unable) to pin (?:host )?memory",
         what="memory could not be locked (pinned)",
         expected="LimitMEMLOCK=infinity in the unit",
         fix="set LimitMEMLOCK=infinity in the unit and restart it",
         source="Linux setrlimit(2), NCCL troubleshooting guide",
+        errors_only=True,
     ),
     Signature(
         id="task-limit",
@@ -166,6 +175,18 @@ MEMORY: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/model_executor/pool_configurator.py, {VLLM} v1/core/kv_cache_planning.py",
     ),
     Signature(
+        id="kv-pool-exhausted",
+        level="critical",
+        cause="out-of-memory",
+        words=("lower",),
+        pattern=r"(?:Prefill|Decode) out of memory\. Try to lower",
+        what="a batch found no room in the KV cache, and the scheduler gave up",
+        expected="a scheduler that puts requests back (retracts them) when the cache is full",
+        fix="lower --max-running-requests and --chunked-prefill-size, leave --page-size at its default, or raise "
+        "--mem-fraction-static where the GPU has memory left",
+        source="SGLang srt/mem_cache; sglang#4602, sglang#7353",
+    ),
+    Signature(
         id="kv-cache-full",
         level="info",
         cause="load",
@@ -180,10 +201,11 @@ MEMORY: tuple[Signature, ...] = (
         id="worker-killed",
         level="critical",
         cause="host-memory",
-        words=("code", "exitcode", "signal", "status", "exited", "killed"),
+        words=("code", "exitcode", "signal", "status", "exited", "killed", "sigkill"),
         pattern=r"\bexit ?code\b['\"]?[ :=(]{0,3}-9\b|\bexit(?:ed|s)?(?: with)?(?: (?:code|status))?[ :=(]{1,9}137\b"
         r"|(?:^|[:|\]] )\s*Killed\s*$|: line \d+: +\d+ Killed\b"
-        r"|[Ss]ignal:? ?(?:9|SIGKILL) ?\((?:SIGKILL|9)\)|(?:killed|terminated) by signal:? (?:SIGKILL|9\b)",
+        r"|[Ss]ignal:? ?(?:9|SIGKILL) ?\((?:SIGKILL|9)\)|(?:killed|terminated) by signal:? (?:SIGKILL|9\b)"
+        r"|<Signals\.SIGKILL: 9>",
         what="a worker was killed with SIGKILL, most often by the kernel for lack of host memory",
         expected="workers that end only when the engine ends them",
         fix="look for `Out of memory: Killed process` in `journalctl -k` and for MemoryMax= of the unit; host memory "
@@ -287,12 +309,16 @@ MODEL: tuple[Signature, ...] = (
             "file",
             "weights",
             "repositorynotfounderror",
+            "entrynotfounderror",
+            "revisionnotfounderror",
+            "client",
         ),
-        pattern=r"Repo id must|HFValidationError|RepositoryNotFoundError"
+        pattern=r"\b(?:Entry|Revision)NotFoundError|404 Client Error.*(?:huggingface|hf\.co|\(Request ID)|Repo id must"
+        r"|HFValidationError|RepositoryNotFoundError"
         r"|No supported config format found|is not a local folder and is not a valid model identifier"
         r"|Invalid repository ID or local directory"
         r"|Incorrect path_or_model_id|Can't load the configuration of"
-        r"|does not appear to have (?:a file named (?:config\.json|pytorch_model|model\.safetensors)|files named)"
+        r"|does not appear to have (?:a file named|files named)"
         r"|No such file or directory: '[^']*(?:/config\.json|model\.safetensors\.index\.json)"
         r"|Cannot find (?:any )?(?:the )?model weights|Unrecognized model in |model(?:_path"
         r"| path)?\b.{0,200}does(?: not|n't) exist",
@@ -319,8 +345,10 @@ MODEL: tuple[Signature, ...] = (
             "shard",
             "checksum",
             "checksums",
+            "pytorchstreamreader",
         ),
-        pattern=r"is not a valid JSON file|SafetensorError|Error while deserializing header|MetadataIncompleteBuffer"
+        pattern=r"is not a valid JSON file|PytorchStreamReader failed|SafetensorError"
+        r"|Error while deserializing header|MetadataIncompleteBuffer"
         r"|HeaderTooLarge"
         r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
         r"|\.safetensors.*(?:No such file|not found|does not exist|missing)"
@@ -347,6 +375,24 @@ MODEL: tuple[Signature, ...] = (
         source="vLLM and SGLang weight loaders, PyTorch load_state_dict",
     ),
     Signature(
+        id="quantization-mismatch",
+        level="critical",
+        cause="model",
+        words=("quantization", "quant_method", "config", "modelopt"),
+        pattern=r"Cannot find the config file for \w+\s*$|Cannot find any of \[.{1,80}\] in the model"
+        r"|unknown quantization|quantization (?:method|config\w*)\b.{0,120}(?:does not match|do not match"
+        r"|is not (?:found|supported in)|unknown|not (?:in|one of) )"
+        r"|(?:Unsupported|Invalid|Unrecognized) quantization(?! backend)"
+        r"|No quantization config",
+        what="the quantisation asked for is not the checkpoint's, or not one that this release knows",
+        expected="a checkpoint whose config.json (or hf_quant_config.json) names a quantisation that the release "
+        "supports",
+        fix="leave --quantization out: the engine reads it from the checkpoint; otherwise take the quantisation or "
+        "the release that the model card names; a restart fails the same way",
+        source="vLLM and SGLang weight loaders; vllm#13612, vllm#34028, sglang#29833",
+        errors_only=True,
+    ),
+    Signature(
         id="context-too-long",
         level="critical",
         cause="option",
@@ -363,15 +409,28 @@ MODEL: tuple[Signature, ...] = (
         level="critical",
         cause="option",
         words=("ordinal", "world", "divisible", "gpus", "device"),
-        pattern=_NO_NOTE + r"(?:invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
+        pattern=r"invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
         r"|[Ww]orld size .*larger than .*available|(?:heads|size"
         r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
-        r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+)",
+        r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
         fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L`; a lost GPU "
         "shows here too",
         source=f"CUDA runtime, {VLLM} config",
+        errors_only=True,
+    ),
+    Signature(
+        id="visible-devices-invalid",
+        level="critical",
+        cause="option",
+        words=("literal",),
+        pattern=r"invalid literal for int\(\) with base 10: ['\"](?:MIG|GPU)-",
+        what="the engine cannot read CUDA_VISIBLE_DEVICES: it names GPUs by UUID, or parts of them (MIG)",
+        expected="numbers, and whole GPUs: tensor parallelism does not work across MIG instances",
+        fix="give numbers in the order of `nvidia-smi -L` (CUDA_DEVICE_ORDER=PCI_BUS_ID); switch MIG off with "
+        "`nvidia-smi -mig 0`",
+        source="vllm#41848",
     ),
     Signature(
         id="trust-remote-code-needed",
@@ -390,15 +449,15 @@ MODEL: tuple[Signature, ...] = (
         level="critical",
         cause="model",
         words=("architecture", "architectures", "implementation", "unrecognized"),
-        pattern=_NO_NOTE
-        + r"(?:has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
+        pattern=r"has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
         r"|does not recognize this architecture"
         r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
-        r"|Unsupported (?:model )?architectures?:? ?\[|Unrecognized configuration class)",
+        r"|Unsupported (?:model )?architectures?:? ?\[|Unrecognized configuration class",
         what="this engine release does not know the model's architecture",
         expected="an engine release (and transformers) that lists it",
         fix="take a newer engine release; do not restart: it fails the same way each time",
         source=f"{VLLM} model_executor/models/registry.py, {HUB}",
+        errors_only=True,
     ),
     Signature(
         id="tokenizer-mismatch",
@@ -443,8 +502,10 @@ MODEL: tuple[Signature, ...] = (
             "resolution",
             "errno",
             "cas",
+            "certificate_verify_failed",
         ),
-        pattern=r"\bCAS service error|\b(?:httpx|urllib3|requests|huggingface_hub)\b.*\[Errno -[235]\]|(?:429 Client"
+        pattern=r"\bCAS service error|CERTIFICATE_VERIFY_FAILED|\b(?:httpx|urllib3|requests"
+        r"|huggingface_hub)\b.*\[Errno -[235]\]|(?:429 Client"
         r"|5\d\d Server) Error.*(?:huggingface|hf\.co)|LocalEntryNotFoundError"
         r"|outgoing traffic has been disabled|OfflineModeIsEnabled"
         r"|couldn't connect to '?https://huggingface|Cannot reach https://huggingface"
@@ -461,8 +522,12 @@ ARCHITECTURE: tuple[Signature, ...] = (
         id="no-kernel-image",
         level="critical",
         cause="unsupported",
-        words=("kernel", "cudaerrornokernelimagefordevice", "cuda_error_no_binary_for_gpu", "pytorch", "device"),
-        pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU"
+        words=(
+            *("kernel", "cudaerrornokernelimagefordevice", "cuda_error_no_binary_for_gpu", "pytorch", "device"),
+            *("symbol", "cudaerrorsymbolnotfound", "cudaerrorinvaliddevicefunction"),
+        ),
+        pattern=r"no kernel image is available|named symbol not found|cudaErrorSymbolNotFound"
+        r"|cudaErrorInvalidDeviceFunction|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU"
         r"|not compatible with the current PyTorch installation|invalid device function",
         what="a library was built without kernels for this GPU's architecture",
         expected="wheels with sm_120 kernels (or PTX for it): PyTorch built for CUDA 12.8 or newer and the "
@@ -476,27 +541,29 @@ ARCHITECTURE: tuple[Signature, ...] = (
         level="critical",
         cause="unsupported",
         words=("shared", "outofresources", "resources", "smem"),
-        pattern=_NO_NOTE + r"(?:out of resource: shared memory|\bOutOfResources\b|Required: \d+, Hardware limit: \d+"
+        pattern=r"out of resource: shared memory|\bOutOfResources\b|Required: \d+, Hardware limit: \d+"
         r"|too many resources requested for launch|allowed dynamic shared memory size|(?:shared memory"
         r"|smem)[^.]{0,60}(?:exceed|over the limit"
-        r"|larger than))",
+        r"|larger than)",
         what="a kernel's tile needs more shared memory than this GPU has (101,376 bytes a block on SM120)",
         expected="a kernel or tuned configuration sized for SM120",
         fix="SGLang 0.5.9 or newer for the extend attention; --attention-backend flashinfer; a MoE configuration for "
         "this GPU (SGLANG_MOE_CONFIG_DIR); a smaller block size; restarting does not help",
         source="Triton; sglang#14322, sglang#17235, sglang#27962",
+        errors_only=True,
     ),
     Signature(
         id="fusion-unsupported-architecture",
         level="critical",
         cause="unsupported",
         words=("architectures", "multicasting"),
-        pattern=_NO_NOTE + r"(?:No supported CUDA architectures found|Device does not support multicasting)",
+        pattern=r"No supported CUDA architectures found|Device does not support multicasting",
         what="FlashInfer has no kernel of this kind for the GPU's architecture (the all-reduce fusion crash on SM120)",
         expected="all-reduce fusion off on SM120",
         fix="do not enable FlashInfer all-reduce fusion here; leave SGLang 0.5.7, which switches it on by itself; use "
         "0.5.8 or newer",
         source=f"{FLASHINFER} compilation_context.py and comm/mnnvl.py; sglang#15650",
+        errors_only=True,
     ),
     Signature(
         id="jit-toolchain-too-old",
@@ -512,11 +579,13 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "unsupportedptxversion",
             "detected",
             "nvrtc",
+            "toolkit",
         ),
         pattern=r"FlashInfer requires GPUs with sm75|SM 12\S* requires CUDA"
         r"|nvcc fatal\s*:\s*(?:Unsupported gpu architecture|Unknown option)|is not defined for option 'gpu-(?:name"
         r"|architecture)'|PTX was compiled with an unsupported toolchain|UNSUPPORTED_?PTX"
-        r"|detected CUDA version .{1,40} mismatches the version|nvrtc: error: invalid value for --gpu-arch",
+        r"|detected CUDA version .{1,40} mismatches the version|toolkit headers are incompatible"
+        r"|nvrtc: error: invalid value for --gpu-arch",
         what="the CUDA toolkit or driver is too old (or of another version) to build or run kernels for this GPU",
         expected="CUDA toolkit 12.9 or newer (13.0 for current releases) and a driver at least as new",
         fix="point CUDA_HOME at a toolkit of the engine's CUDA version (`$CUDA_HOME/bin/nvcc --version`), for Triton "
@@ -528,62 +597,80 @@ ARCHITECTURE: tuple[Signature, ...] = (
         level="critical",
         cause="unsupported",
         words=("deep_gemm", "deepgemm", "assertion"),
-        pattern=_NO_NOTE
-        + r"(?:name 'deep_gemm' is not defined|deep_?gemm.*(?:Assertion|Unsupported|Unknown|not supported"
+        pattern=r"name 'deep_gemm' is not defined|deep_?gemm.*(?:Assertion|Unsupported|Unknown|not supported"
         r"|RuntimeError|is not available)"
-        r"|Assertion error \(?\S*(?:deep_?gemm|attention\.hpp|gemm\.hpp|jit_kernels|csrc/apis|layout\.hpp))",
+        r"|Assertion error \(?\S*(?:deep_?gemm|attention\.hpp|gemm\.hpp|jit_kernels|csrc/apis|layout\.hpp)",
         what="DeepGEMM has no kernel for this GPU",
         expected="DeepGEMM off on SM120 in SGLang before 0.5.13 and for attention backends that need it",
         fix="set SGLANG_ENABLE_JIT_DEEPGEMM=0 (vLLM: VLLM_USE_DEEP_GEMM=0), or take SGLang 0.5.13 or newer; DSA models "
         "need a backend that supports SM120",
         source="DeepGEMM; sglang#18870, sglang#26087, sglang#29562",
+        errors_only=True,
     ),
     Signature(
         id="trtllm-unsupported-architecture",
         level="critical",
         cause="unsupported",
         words=("architecture", "trtllm", "trtllm_mla", "trtllm_mha", "trtllm_gen", "tllmgenfmharunner"),
-        pattern=_NO_NOTE
-        + r"(?:TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[ _-](?:gen|mla|mha)\b.*(?:not supported"
-        r"|unsupported|only support|requires? (?:an? )?SM|does not support))",
+        pattern=r"TllmGenFmhaRunner|Unsupported architecture\b(?!s)|trtllm[ _-](?:gen|mla|mha)\b.*(?:not supported"
+        r"|unsupported|only support|requires? (?:an? )?SM|does not support)",
         what="TensorRT-LLM attention kernels exist for SM100 only; this GPU is another architecture",
         expected="--attention-backend flashinfer (BF16 KV cache) or triton on SM120",
         fix="replace --attention-backend trtllm_mla (and trtllm_mha for prefill) by flashinfer",
         source="FlashInfer 0.6.3 TllmGenFmhaRunner; sglang#24633, flashinfer#3263",
+        errors_only=True,
     ),
     Signature(
         id="cutlass-failed",
         level="critical",
         cause="unsupported",
         words=("cutlass", "gemm"),
-        pattern=_NO_NOTE + r"(?:Failed to (?:initialize|run) (?:the )?(?:cutlass|\w*GEMM\b)|(?:Got )?cutlass error"
+        pattern=r"Failed to (?:initialize|run) (?:the )?(?:cutlass|\w*GEMM\b)|(?:Got )?cutlass error"
         r"|cutlass.*(?:kErrorInternal"
-        r"|Error Internal))",
+        r"|Error Internal)",
         what="a CUTLASS kernel could not be started on this GPU",
         expected="a backend with tiles for SM120",
         fix="choose another --moe-runner-backend or --fp4-gemm-backend (SGLang), or clear a JIT cache that "
         "another release filled",
         source="FlashInfer and TensorRT-LLM CUTLASS runners",
+        errors_only=True,
     ),
     Signature(
         id="cudnn-failed",
         level="critical",
         cause="unsupported",
         words=("cudnn", "cudnngraphnotsupportederror", "plans"),
-        pattern=_NO_NOTE
-        + r"(?:cuDNN error|cudnnGraphNotSupported|No execution plans support the graph|CUDNN_STATUS_(?!SUCCESS)\w+"
-        r"|cudnn.*(?:No valid (?:engine|execution)|not supported))",
+        pattern=r"cuDNN error|cudnnGraphNotSupported|No execution plans support the graph|CUDNN_STATUS_(?!SUCCESS)\w+"
+        r"|cudnn.*(?:No valid (?:engine|execution)|not supported)",
         what="cuDNN refused an operation",
         expected="the cuDNN of the engine's lock, and an operation it supports on SM120",
         fix="choose another backend (--fp4-gemm-backend flashinfer_cutlass), or rebuild the release from its lock",
         source="cuDNN; flashinfer#3140",
+        errors_only=True,
+    ),
+    Signature(
+        id="cublas-failed",
+        level="critical",
+        cause="unsupported",
+        words=(
+            *("cublas_status_not_supported", "cublas_status_invalid_value", "cublas_status_internal_error"),
+            *("cublas_status_not_initialized", "cublas_status_arch_mismatch", "cublas_status_mapping_error"),
+        ),
+        pattern=r"CUBLAS_STATUS_(?!SUCCESS|ALLOC_FAILED|EXECUTION_FAILED)\w+",
+        what="cuBLAS refused a matrix multiplication",
+        expected="the one cuBLAS of the engine's lock, and a type and shape that it supports on SM120",
+        fix="take CUDA directories out of LD_LIBRARY_PATH (two cuBLAS versions meet) and compare `pip list | grep -i "
+        "cublas` with the lock; where only FP8 or FP4 fails, another --fp8-gemm-backend or --fp4-gemm-backend",
+        source="cuBLAS; flashinfer#3255, vllm#35608",
+        errors_only=True,
     ),
     Signature(
         id="attention-workspace-too-small",
         level="critical",
         cause="out-of-memory",
-        words=("overflow", "workspace"),
-        pattern=r"Buffer overflow when allocating memory for|workspace (?:buffer|size).{0,40}too small",
+        words=("overflow", "workspace", "alignedallocator"),
+        pattern=r"Buffer overflow when allocating memory for|Failed to allocate memory for .{1,80}AlignedAllocator"
+        r"|workspace (?:buffer|size).{0,40}too small",
         what="FlashInfer's attention workspace is too small for this batch",
         expected="a workspace for the largest prefill",
         fix="raise SGLANG_FLASHINFER_WORKSPACE_SIZE (bytes), or lower --chunked-prefill-size",
@@ -618,25 +705,31 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "sm12x",
             "quantization",
             "supported",
+            "unsupported",
             "supports",
             "support",
             "requires",
             "compiled",
         ),
-        pattern=_NO_NOTE + r"(?:Unsupported compute capability|not supported on \.target|No valid attention backend"
+        pattern=r"Unsupported compute capability|not supported on \.target|No valid attention backend"
         r"|is not valid for this configuration|is not supported on (?:this GPU|Blackwell|the SM12)"
         r"|requires (?:an? )?(?:SM ?(?:90|100)|Hopper|compute capability)|only supports? (?:SM ?(?:90|100)"
         r"|Hopper|Blackwell datacenter)|not support\w*.{0,80}(?:sm_?120|SM12x|capability \(?12)|(?:sm_?120"
         r"|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
-        r"|quantization method .* is not supported for the current GPU|No compiled \w+ for (?:a )?(?:CUDA|compute)"
-        r"|(?:Error|Exception)(?:: |, )[^{]{0,300}(?:only support(?:s|ed)(?: on| for| by)? (?:SM|Hopper"
-        r"|Ampere|Blackwell|compute|arch)|requires SM ?[<>=]|backend '?\w+'?.{0,40}not supported (?:on|for|by)"
-        r"|not support (?:this GPU|backend '?\w+'? with)|expected sm_?\d|requires? (?:the )?\w* ?attention backend))",
+        r"|quantization method .* is not supported for the current GPU"
+        r"|No compiled [\w -]{1,60}?(?: for (?:a )?(?:CUDA|compute|SM)| kernel)"
+        r"|(?:Error|Exception)(?:: |, |\]\[)[^{]{0,300}(?:only support(?:s|ed)(?: on| for| by)? (?:SM|Hopper"
+        r"|Ampere|Blackwell|compute|arch)|only (?:SM|arch|compute).{0,60}\bsupported|\barch\w* (?:is )?(?:un"
+        r"|not )supported"
+        r"|unsupported (?:GPU|device|SM|compute|CUDA)\b(?! driver)|requires SM ?[<>=]"
+        r"|backend '?\w+'?.{0,40}not supported (?:on|for|by)"
+        r"|not support (?:this GPU|backend '?\w+'? with)|expected sm_?\d|requires? (?:the )?\w* ?attention backend)",
         what="the chosen backend or quantisation does not exist for this GPU (compute capability 12.0)",
         expected="a backend that supports SM120",
         fix="choose another --attention-backend, --moe-runner-backend, --fp4-gemm-backend or --kv-cache-dtype; "
         "the line names what is refused; restarting does not help",
         source=f"{VLLM} platforms/cuda.py, {SGLANG} srt/layers; vllm#31936",
+        errors_only=True,
     ),
     Signature(
         id="nan-in-output",
@@ -691,15 +784,16 @@ ARCHITECTURE: tuple[Signature, ...] = (
         level="critical",
         cause="unsupported",
         words=("capturing", "capture", "cuda_error_stream_capture_unsupported"),
-        pattern=_NO_NOTE + r"(?:operation (?:not permitted|would make the legacy stream depend).*captur"
+        pattern=r"operation (?:not permitted|would make the legacy stream depend).*captur"
         r"|operation failed due to a previous error during capture|\bcudaErrorStreamCapture\w+"
-        r"|CUDA_ERROR_STREAM_CAPTURE_\w+)",
+        r"|CUDA_ERROR_STREAM_CAPTURE_\w+",
         what="a kernel does something while a CUDA graph is captured that a graph cannot hold",
         expected="backends that work inside CUDA graphs on this GPU",
         fix="read the traceback for the call; another attention or MoE backend, or prove it with SGLang's "
         "--disable-cuda-graph (vLLM: --enforce-eager), which costs speed; a kernel built only then (JIT) does it once: "
         "start again",
         source="CUDA runtime",
+        errors_only=True,
     ),
 )
 
@@ -787,14 +881,14 @@ COMMUNICATION: tuple[Signature, ...] = (
         level="critical",
         cause="nccl",
         words=("bounds", "mismatch", "wrong", "incorrect", "corrupt", "corrupted", "corruption"),
-        pattern=_NO_NOTE
-        + r"(?:# Out of bounds values : [1-9]\d* FAILED|(?:all_?reduce|all_?gather|collective|peer.to.peer"
-        r"|p2p).{0,80}(?:mismatch|wrong (?:data|result|value|sum)|incorrect|corrupt))",
+        pattern=r"# Out of bounds values : [1-9]\d* FAILED|(?:all_?reduce|all_?gather|collective|peer.to.peer"
+        r"|p2p).{0,80}(?:mismatch|wrong (?:data|result|value|sum)|incorrect|corrupt)",
         what="a collective returned wrong data",
         expected="value-checked collectives without a difference",
         fix="do not serve: compare with NCCL_P2P_DISABLE=1; where only the engine's own all-reduce is wrong, "
         "--disable-custom-all-reduce; then IOMMU, ACS and unsupported driver keys (ForceP2P)",
         source="nccl-tests; club-3090#922, open-gpu-kernel-modules#1257",
+        errors_only=True,
     ),
     Signature(
         id="nccl-timeout",
@@ -854,14 +948,15 @@ COMMUNICATION: tuple[Signature, ...] = (
         level="critical",
         cause="nccl",
         words=("diststoreerror", "clients", "tcpstore", "rendezvous", "connectfullmesh"),
-        pattern=_NO_NOTE + r"(?:DistStoreError|waiting for clients|TCPStore.*(?:timed? ?out|timeout|failed|refused)"
-        r"|rendezvous.*(?:timed? ?out|failed)|connectFullMesh.*(?:fail|timeout))",
+        pattern=r"DistStoreError|waiting for clients|TCPStore.*(?:timed? ?out|timeout|failed|refused)"
+        r"|rendezvous.*(?:timed? ?out|failed)|connectFullMesh.*(?:fail|timeout)",
         what="the ranks did not find each other",
         expected="all ranks at the same address and port within the timeout",
         fix="look for the rank that died before; check --dist-init-addr, the distributed port, and a firewall between "
         "hosts",
         source=f"{TORCH} c10d",
         role="consequence",
+        errors_only=True,
     ),
 )
 
@@ -923,7 +1018,7 @@ TOOLCHAIN: tuple[Signature, ...] = (
         words=("compiler", "gcc", "cc1plus", "invalidcxxcompiler", "gnu"),
         pattern=r"Failed to find C compiler|(?:gcc|g\+\+|cc|c\+\+): (?:command )?not found"
         r"|No such file or directory: '?(?:/usr/bin/)?(?:gcc|g\+\+|cc|c\+\+)\b|No working C\+\+ compiler"
-        r"|InvalidCxxCompiler|cannot execute '?cc1plus|unsupported GNU version",
+        r"|InvalidCxxCompiler|(?:cannot execute|trying to exec) '?cc1plus|unsupported GNU version",
         what="no usable C/C++ compiler",
         expected="gcc and g++ of a version that nvcc accepts, in PATH of the unit",
         fix="install gcc and g++ and keep /usr/bin in the unit's PATH (a PATH with only the venv hides them)",
@@ -935,7 +1030,8 @@ TOOLCHAIN: tuple[Signature, ...] = (
         cause="jit",
         words=("shared", "ld", "cannot", "nvrtc", "libnvrtc"),
         pattern=r"failed to open libnvrtc|lib(?:cudart|cuda|nvrtc|cublas\w*|cudnn\w*|nccl|nvJitLink|cufile|cupti"
-        r"|nvshmem\w*)[.\d]\S*: cannot open shared object file|ld: cannot find -l(?:cuda|cudart|nvrtc|cublas|nccl)",
+        r"|nvshmem\w*)[.\d]\S*: cannot open shared object file|libcuda\.so cannot (?:be )?found"
+        r"|ld: cannot find -l(?:cuda|cudart|nvrtc|cublas|nccl)",
         what="a CUDA library is not found",
         expected="the CUDA libraries of the engine's wheels, and for linking $CUDA_HOME/lib64 (libcudart.so without a "
         "version too)",
@@ -1003,6 +1099,18 @@ TOOLCHAIN: tuple[Signature, ...] = (
         role="consequence",
     ),
     Signature(
+        id="kernel-compile-failed",
+        level="critical",
+        cause="jit",
+        words=("passmanager", "llvm"),
+        pattern=r"PassManager::run failed|\bLLVM ERROR\b|LLVM Translation failed|Failed to emit LLVM IR",
+        what="Triton could not compile a kernel for this GPU",
+        expected="the triton of the engine's lock, which belongs to its torch",
+        fix="compare `pip list | grep -i triton` with the lock and remove the release's Triton cache while it is "
+        "stopped; if it stays, another --attention-backend or --moe-runner-backend than the one in the traceback",
+        source="Triton; pytorch#180908, vllm#30872, triton#8481",
+    ),
+    Signature(
         id="home-unset",
         level="critical",
         cause="home",
@@ -1039,12 +1147,36 @@ REST: tuple[Signature, ...] = (
         cause="nccl",
         words=("connect", "socketstartconnect"),
         pattern=r"NCCL WARN .*[Cc]onnect.* to \S+ (?:failed|returned)\b.*(?:No route to host|Network is unreachable"
-        r"|Connection timed out)",
+        r"|Connection timed out|connection abort|Connection refused|Cannot assign)",
         what="NCCL chose a network address at which its own ranks cannot be reached",
         expected="ranks of one host that meet at an interface of this host",
         fix="name the interface with NCCL_SOCKET_IFNAME (one host: =lo; not a bridge of Docker or a VPN), and let the "
         "firewall pass traffic on it",
         source=f"{NCCL} src/misc/socket.cc",
+    ),
+    Signature(
+        id="cuda-in-fork",
+        level="critical",
+        cause="option",
+        words=("forked",),
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        what="a process that already used CUDA was forked",
+        expected="workers that are spawned",
+        fix="set VLLM_WORKER_MULTIPROC_METHOD=spawn in the unit; keep plug-ins and sitecustomize from touching CUDA",
+        source="PyTorch, vLLM troubleshooting guide",
+    ),
+    Signature(
+        id="cuda-call-failed",
+        level="critical",
+        cause="gpu",
+        words=("error", "acceleratorerror"),
+        pattern=r"\bCUDA (?:driver |runtime )?error(?::| \(|\b)|\bAcceleratorError\b",
+        what="a CUDA call failed",
+        expected="no CUDA error",
+        fix="`journalctl -k` for an Xid of the same second; the last frames of the traceback name the library; "
+        "CUDA_LAUNCH_BLOCKING=1 finds the call; then another backend for what it names",
+        source="CUDA runtime, PyTorch; vllm#14885",
+        errors_only=True,
     ),
     Signature(
         id="nccl-warning",
@@ -1074,13 +1206,26 @@ REST: tuple[Signature, ...] = (
 
 PACKAGES: tuple[Signature, ...] = (
     Signature(
+        id="kernels-missing",
+        level="critical",
+        cause="packages",
+        words=("_opnamespace", "nameerror", "module", "common_ops"),
+        pattern=r"'_OpNamespace' '\w+' object has no attribute|name 'vllm_\w*ops' is not defined"
+        r"|No module named '?(?:vllm\._\w+|sgl_kernel)|Could not load any common_ops",
+        what="the engine's compiled kernels are not loaded",
+        expected="kernel package, torch and CUDA libraries of one lock, and the libraries of the operating system",
+        fix="look for an earlier `Failed to import from vllm._C` or `cannot open shared object file`: it names the "
+        "library; `ldd` on the package's .so shows it too; then rebuild the release from its lock",
+        source="vllm#9191, vllm#33675, vllm#4083",
+        errors_only=True,
+    ),
+    Signature(
         id="binary-mismatch",
         level="critical",
         cause="packages",
-        words=("undefined", "glibcxx_3", "glibc_2", "version", "nms", "numpy", "common_ops", "loading"),
+        words=("undefined", "glibcxx_3", "glibc_2", "version", "nms", "numpy", "loading"),
         pattern=r"undefined symbol: \S+|version `?(?:GLIBC|GLIBCXX|CXXABI)_\S+' not found"
-        r"|operator torchvision::nms does not exist|compiled using NumPy 1\.x|Could not load any common_ops"
-        r"|error while loading shared libraries:",
+        r"|operator torchvision::nms does not exist|compiled using NumPy 1\.x|error while loading shared libraries:",
         what="two binary packages do not fit together (built for another PyTorch, CUDA or glibc)",
         expected="the engine's locked set of wheels, on a host with glibc 2.34 or newer",
         fix="rebuild the release from its lock; never upgrade torch or a kernel package alone",
@@ -1090,27 +1235,31 @@ PACKAGES: tuple[Signature, ...] = (
         id="package-version",
         level="critical",
         cause="packages",
-        words=("version", "versionconflict", "installed"),
+        words=("version", "versionconflict", "installed", "attributeerror", "typeerror", "python"),
         pattern=r"is installed with version \S+ which is less than the minimum"
         r"|with minimum required version \S+ is not installed|flashinfer-cubin version .* does not match"
-        r"|VersionConflict|requires \S+[<>=!~]=?\S+,? (?:but|however)",
-        what="an installed package has a version that the engine refuses",
+        r"|VersionConflict|requires \S+[<>=!~]=?\S+,? (?:but|however)|requires a different Python"
+        r"|AttributeError: (?:'?\w*Config'? object|module '[\w.]+') has no attribute"
+        r"|TypeError: [\w.]+\(\) got an unexpected keyword argument",
+        what="an installed package is of another version than the engine needs",
         expected="the versions that the engine's lock names",
         fix="rebuild the release from its lock; do not skip the check by environment variable",
         source=f"{SGLANG} srt/utils/common.py, {FLASHINFER} jit/env.py",
+        errors_only=True,
     ),
     Signature(
         id="module-missing",
         level="critical",
         cause="packages",
-        words=("modulenotfounderror", "importerror", "module", "import"),
-        pattern=_NO_NOTE
-        + r"(?:ModuleNotFoundError: No module named|\bcannot import name '|ImportError: (?:Please install"
-        r"|.*(?:is not installed|not available))|No module named '?(?:sglang|vllm|torch)\b)",
+        words=("modulenotfounderror", "importerror", "module", "import", "packagenotfounderror", "library", "metadata"),
+        pattern=r"ModuleNotFoundError: No module named|\bcannot import name '|ImportError: (?:Please install"
+        r"|.*(?:is not installed|not available))|No module named '?(?:sglang|vllm|torch)\b"
+        r"|PackageNotFoundError|No package metadata was found|requires the \S+ library but it was not found",
         what="a Python module is missing or of another version",
         expected="the engine's locked set of packages, and its own interpreter in ExecStart=",
         fix="check that ExecStart= uses the release's own python; rebuild the release from its lock",
         source="CPython",
+        errors_only=True,
     ),
 )
 
@@ -1255,12 +1404,26 @@ RUNNING: tuple[Signature, ...] = (
         source=f"{VLLM} v1/engine/core_client.py; vllm#44751",
     ),
     Signature(
+        id="cpu-instruction-missing",
+        level="critical",
+        cause="packages",
+        words=("illegal", "ill", "opcode"),
+        pattern=r"Illegal instruction(?! was encountered)|status=4/ILL|traps: .*invalid opcode",
+        what="a program uses instructions that this processor (or virtual machine) does not offer",
+        expected="wheels for the host's processor; a guest that sees the host's processor (cpu: host)",
+        fix="compare `lscpu` (AVX-512, AMX) with what the wheel needs: vLLM's and SGLang's CPU kernels want AVX-512; "
+        "in "
+        "a guest set the processor's type to host",
+        source="Linux kernel log, bash",
+    ),
+    Signature(
         id="process-crashed",
         level="critical",
         cause="worker",
-        words=("segmentation", "segfault", "traps", "segv", "code", "signal"),
+        words=("segmentation", "segfault", "traps", "segv", "code", "signal", "pointer", "corruption", "malloc"),
         pattern=r"Segmentation fault|\bsegfault (?:at [0-9a-f]|encountered)|traps: .*(?:general protection|trap)"
-        r"|status=11/SEGV|\bexit ?code\b['\"]?[ :=(]{0,3}-11\b|[Ss]ignal 11 \(SIGSEGV\)",
+        r"|status=11/SEGV|double free or corruption|(?:free|munmap_chunk|realloc)\(\): invalid|malloc\(\): "
+        r"|\bexit ?code\b['\"]?[ :=(]{0,3}-11\b|[Ss]ignal 11 \(SIGSEGV\)",
         what="a process of the engine crashed in native code (segmentation fault)",
         expected="no crash",
         fix="the frames below it, or the library in the kernel's line, say whose code it was; rebuild the release from "

@@ -40,7 +40,8 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     _harmless(
         "optional-model-file",
         ("generation_config", "preprocessor_config", "processor_config", "chat_template", "generation"),
-        r"(?:Failed to load|does not appear to have a file named) (?:generation config|\w*(?:generation_config"
+        r"^(?!(?:.{0,200}?[\])|]:? )?[\w.]*(?:Error|Exception): ).*(?:Failed to load"
+        r"|does not appear to have a file named) (?:generation config|\w*(?:generation_config"
         r"|processor_config)\.json)",
         "the model has no such optional file",
         "SGLang 0.5.16 with a model without generation_config.json",

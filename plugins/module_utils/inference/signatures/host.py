@@ -51,8 +51,9 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="driver-too-old",
         level="critical",
         cause="driver",
-        words=("driver", "forward", "unsatisfied"),
-        pattern=r"CUDA driver version is insufficient|unsatisfied condition: (?:cuda|driver)"
+        words=("driver", "forward", "unsatisfied", "cudaerrorcallrequiresnewerdriver"),
+        pattern=r"CUDA driver version is insufficient|not supported in the installed CUDA driver"
+        r"|cudaErrorCallRequiresNewerDriver|unsatisfied condition: (?:cuda|driver)"
         r"|not supported by the NVIDIA \S+ driver release"
         r"|driver on your system is too old"
         r"|unsupported display driver / cuda driver|forward compatibility was attempted",
@@ -87,15 +88,40 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
             "nv_err_gpu_is_lost",
             "nv_err_reset_required",
             "header",
+            "inaccessible",
         ),
         pattern=r"GPU is lost|Unknown header type (?:7f|ff)|Unable to determine the device handle|fallen off the bus"
-        r"|NV_ERR_(?:GPU_IS_LOST"
+        r"|nvidia \S+ Unable to change power state|NV_ERR_(?:GPU_IS_LOST"
         r"|RESET_REQUIRED)|GPU requires reset|\[Unknown Error\]|\bERR!",
         what="a GPU is lost",
         expected="every GPU of the host answers",
         fix="`journalctl -k` for the Xid (79) and PCIe errors; drain the host and reboot; check temperature, power, "
         "riser and slot if it repeats",
         source="nvidia-smi, NVRM",
+    ),
+    Signature(
+        id="cuda-init-failed",
+        level="critical",
+        cause="driver",
+        words=(
+            "uvm",
+            "initialization",
+            "yet",
+            "unknown",
+            "failure",
+            "cudaerrorsystemnotready",
+            "cuda_error_system_not_ready",
+        ),
+        pattern=r"CUDA driver initialization failed|system not yet initialized|cudaErrorSystemNotReady"
+        r"|CUDA_ERROR_SYSTEM_NOT_READY|CUDA unknown error|/dev/nvidia-uvm\S*['\"]?[:,]? .{0,40}(?:No such|not found"
+        r"|Permission|cannot)|Cuda failure (?:3|802|999)\b"
+        r"|cuda driver library init failure",
+        what="the driver is there, but CUDA does not initialise",
+        expected="`python -c 'import torch; torch.zeros(1, device=\"cuda\")'` works as the service's user",
+        fix="nvidia_uvm loaded and /dev/nvidia-uvm made (`nvidia-modprobe -u -c0`), inside the unit's sandbox too; "
+        "`options nvidia_uvm uvm_disable_hmm=1` in /etc/modprobe.d (the host role writes it) and a reboot, as needed "
+        "with several Blackwell cards; error 802 on a host with NVSwitch: nvidia-fabricmanager of the driver's version",
+        source="CUDA runtime, PyTorch; pytorch#35710, ollama#11593",
     ),
     Signature(
         id="driver-missing",
@@ -115,11 +141,11 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         ),
         pattern=r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
         r"|could not select device driver"
-        r"|libnvidia-ml\.so\S*: cannot open|Failed to initialize NVML: (?:Unknown|Insufficient"
+        r"|nvidia-container-cli: (?:\w+ )?error|libnvidia-ml\.so\S*: cannot open"
+        r"|Failed to initialize NVML: (?:Unknown|Insufficient"
         r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
         r"|No CUDA GPUs are available|NVML Shared Library Not Found|libcuda\.so\.1: cannot open"
-        r"|CUDA driver initialization failed|Failed to infer device type|system not yet initialized"
-        r"|\bError 802\b|CUDA unknown error|Failed to query NVIDIA devices",
+        r"|Failed to infer device type|Failed to query NVIDIA devices",
         what="no usable NVIDIA driver or GPU",
         expected="`nvidia-smi -L` lists every GPU as the service's user, inside the unit's sandbox too",
         fix="`lsmod | grep nvidia`, `dkms status`, Secure Boot; under systemd: no PrivateDevices=, DeviceAllow= for "
@@ -143,7 +169,7 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         level="warning",
         cause="gpu",
         words=("slowdown", "temperature"),
-        pattern=r"(?:Thermal|Power Brake) Slowdown\s*: Active\b|GPU.*temperature.*(?:above|exceed|over) ",
+        pattern=r"(?:Thermal|Power Brake|HW) Slowdown\s*: Active\b|GPU.*temperature.*(?:above|exceed|over) ",
         what="a GPU is slowed down by heat or power",
         expected="no thermal or power brake slowdown under load",
         fix="`nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; airflow, fan curve, power limit (nvidia-smi -pl)",
@@ -153,9 +179,11 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         id="gpu-init-failed",
         level="critical",
         cause="gpu",
-        words=("rminitadapter", "rm_init_adapter", "bar", "bars", "region", "nvrm", "probe", "gsp"),
+        words=("rminitadapter", "rm_init_adapter", "bar", "bars", "region", "nvrm", "probe", "gsp", "booter"),
         pattern=r"RmInitAdapter failed|Cannot initialize GSP|GSP-RM boot attempts|unexpected WPR2"
-        r"|rm_init_adapter failed|attempting to resize PCIe BARs"
+        r"|rm_init_adapter failed|NVRM:? .*\b(?:failed to|cannot) (?:wait for|execute|boot\w*|load"
+        r"|initiali[sz]e)\b.{0,40}"
+        r"(?:Booter|GFW|GSP|FWSEC|SEC2)|Booter failed|attempting to resize PCIe BARs"
         r"|nvidia: probe of \S+ failed|PCI I/O region assigned to your NVIDIA device is invalid|BAR\d? is 0M"
         r"|BAR [0-3]\b(?!.*\bio\b).*(?:can't assign|no space for)",
         what="the driver could not initialise a GPU",
@@ -164,11 +192,23 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         source=f"{DRIVER}, {KERNEL}",
     ),
     Signature(
+        id="gpu-power-missing",
+        level="critical",
+        cause="gpu",
+        words=("cables",),
+        pattern=r"power cables? (?:is|are)? ?(?:not )?connected",
+        what="a GPU's power plug is not connected, or not fully",
+        expected="every auxiliary power plug seated",
+        fix="power the host off and seat the GPU's 12V-2x6 plug and its power supply's end",
+        source="NVRM",
+    ),
+    Signature(
         id="gpu-locked-up",
         level="critical",
         cause="gpu",
-        words=("krcwatchdog_impl", "watchdog", "gsp", "rpcrecvpoll"),
-        pattern=r"GSP RPC timeout|rpcRecvPoll timed ?out|RC watchdog: GPU is probably locked|GSP RM heartbeat timed out"
+        words=("krcwatchdog_impl", "watchdog", "gsp", "rpcrecvpoll", "crashcat"),
+        pattern=r"GSP RPC timeout|PMU has halted|GSP-CrashCat|GSP task watchdog timeout|rpcRecvPoll timed ?out"
+        r"|RC watchdog: GPU is probably locked|GSP RM heartbeat timed out"
         r"|Timeout waiting for RPC from GSP",
         what="the driver found a GPU, or its system processor (GSP), locked up",
         expected="no watchdog message",
@@ -220,8 +260,10 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         level="critical",
         cause="pcie",
         words=("aer", "severity", "dpc", "pciehp"),
-        pattern=r"DPC: (?:containment event|unmasked uncorrectable)|pciehp: Slot\([^)]*\): Link Down"
-        r"|severity=Uncorrect(?:ed|able)|AER:.*Uncorrect(?:ed|able)|AER:.*\bFatal",
+        pattern=r"DPC: (?:containment event|unmasked uncorrectable)|pciehp: Slot\([^)]*\): (?:Link Down"
+        r"|Card not present)"
+        r"|severity=Uncorrect(?:ed|able)|AER:.*(?:Uncorrect(?:ed|able)|\bFatal\b).*\b(?:received|message|error from)"
+        r"|AER: (?:device recovery failed|can't recover)",
         what="an uncorrected PCIe error, or a link that went down",
         expected="no uncorrected PCIe errors",
         fix="check riser, slot, retimer and cable of the named device; compare `lspci -vv` LnkSta with LnkCap",
@@ -242,8 +284,9 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         id="host-out-of-memory",
         level="critical",
         cause="host-memory",
-        words=("oom", "oomkilled", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
-        pattern=r"\bOOMKilled\b|low on resource: memory|Not enough host memory|Failed to allocate pinned memory"
+        words=("oom", "oom_reaper", "oomkilled", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
+        pattern=r"\bOOMKilled\b|oom_reaper: reaped|low on resource: memory|Not enough host memory"
+        r"|Failed to allocate pinned memory"
         r"|Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
         r"|Memory cgroup out of memory|killed by the OOM killer"
         r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b(?!.*VRAM)|DefaultCPUAllocator: (?:can't allocate"
@@ -281,8 +324,9 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         id="task-blocked",
         level="warning",
         cause="hang",
-        words=("blocked", "lockup"),
-        pattern=r"INFO: task .* blocked for more than \d+ seconds|BUG: soft lockup",
+        words=("blocked", "lockup", "rcu"),
+        pattern=r"hard LOCKUP|rcu: INFO: \w+ (?:self-)?detected stall|INFO: task .* blocked for more than \d+ seconds"
+        r"|BUG: soft lockup",
         what="a task hangs in the kernel",
         expected="no blocked tasks",
         fix="its stack in the next lines names the driver or file system; a task stuck in the NVIDIA driver needs a "
@@ -296,8 +340,9 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         id="unit-start-timeout",
         level="critical",
         cause="start-timeout",
-        words=("operation", "result"),
-        pattern=r"start(?:-pre|-post)? operation timed out|Failed with result 'timeout'",
+        words=("operation", "result", "job"),
+        pattern=r"start(?:-pre|-post)? operation timed out|Job for \S+ failed because a timeout was exceeded"
+        r"|Failed with result 'timeout'",
         what="systemd ended the service because its start took longer than TimeoutStartSec",
         expected="TimeoutStartSec above the longest cold start (model load, JIT), or EXTEND_TIMEOUT while there "
         "is progress",
@@ -332,8 +377,9 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         id="unit-exec-failed",
         level="critical",
         cause="unit",
-        words=("spawning", "status", "executable"),
-        pattern=r"Failed at step \w+ spawning|status=(?:2[0-4]\d)/[A-Z_]+|Failed to locate executable",
+        words=("spawning", "status", "executable", "environment", "credentials", "namespacing"),
+        pattern=r"Failed at step \w+ spawning|status=2[0-4]\d(?:/[A-Z_]+|\b(?!/))|Failed to locate executable"
+        r"|Failed to (?:load environment files|determine user credentials|set up (?:mount namespacing|credentials))",
         what="systemd could not run the command of the unit",
         expected="an executable, a user, directories and credentials that exist",
         fix="the step names what is missing: EXEC the program, CHDIR WorkingDirectory=, USER the account, NAMESPACE a "
@@ -349,6 +395,31 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         what="systemd refuses to start the unit: it holds an error",
         expected="no message from `systemd-analyze verify`",
         fix="`systemd-analyze verify UNIT` names the line; `systemctl daemon-reload` after it is corrected",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="unit-not-there",
+        level="critical",
+        cause="unit",
+        words=("unit",),
+        pattern=r"\bUnit \S+\.service (?:not found|could not be found|is masked)|Failed to \w+ \S+: Unit .* not found",
+        what="systemd knows no such unit, or it is masked",
+        expected="`systemctl list-unit-files 'sglang@*' 'vllm@*'` shows it",
+        fix="`systemctl daemon-reload` after a new unit file, `systemctl unmask UNIT`; compare the instance's name "
+        "with "
+        "`ls /etc/inference`; the play's service stage writes the unit",
+        source=SYSTEMD,
+    ),
+    Signature(
+        id="unit-not-started",
+        level="critical",
+        cause="unit",
+        words=("dependency", "unmet"),
+        pattern=r"Dependency failed for|dependency job for \S+ failed|with result 'dependency'"
+        r"|skipped because of an unmet",
+        what="systemd did not start the unit: what it requires failed, or a condition of the unit is not met",
+        expected="its mounts, targets and files there",
+        fix="`systemctl list-dependencies --failed UNIT` and `systemctl --failed`; the line names an unmet condition",
         source=SYSTEMD,
     ),
     Signature(
@@ -391,8 +462,9 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         id="restart-storm",
         level="critical",
         cause="restart",
-        words=("repeated", "limit", "counter"),
-        pattern=r"Start request repeated too quickly|start-limit-hit|restart counter is at (?:[5-9]|\d{2,})\b",
+        words=("repeated", "limit", "counter", "attempted"),
+        pattern=r"start of the service was attempted too often|Start request repeated too quickly|start-limit-hit"
+        r"|restart counter is at (?:[5-9]|\d{2,})\b",
         what="the service is restarted again and again",
         expected="a few restarts, then a failed unit whose last error is visible",
         fix="find the first error; Restart=on-failure with StartLimitBurst= and StartLimitIntervalSec= above (burst + "
@@ -404,8 +476,10 @@ SYSTEMD_SIGNATURES: tuple[Signature, ...] = (
         id="unit-failed",
         level="critical",
         cause="unit",
-        words=("result", "exited"),
-        pattern=r"Failed with result '(?:exit-code|signal|core-dump|resources|protocol)'"
+        words=("result", "exited", "job"),
+        pattern=r"Job for \S+ (?:failed because|canceled)|Control process exited, code=(?:exited,? status=[1-9]"
+        r"|killed|dumped)"
+        r"|Failed with result '(?:exit-code|signal|core-dump|resources|protocol)'"
         r"|Main process exited, code=(?:exited, status=[1-9]|killed|dumped)",
         what="the service ended",
         expected="a service that runs until it is stopped",

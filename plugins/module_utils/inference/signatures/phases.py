@@ -23,6 +23,10 @@ class Phase:
         """Return the compiled pattern."""
         return re.compile(self.pattern, re.IGNORECASE)
 
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return the match of a line that announces this phase, or None."""
+        return self.regex.search(line)
+
 
 # Wordings: SGLang 0.5.9, 0.5.16 and 0.5.23, vLLM 0.33.0, uvicorn. The first row that matches a line counts.
 PHASES: tuple[Phase, ...] = (

@@ -23,7 +23,8 @@ class Signature:
 
     ``pattern`` is searched ignoring case. Every line it matches holds one of ``words`` as a whole word (``[a-z0-9_]+``,
     lower case): lines without any are never searched. ``cause`` is the class that a supervisor reports
-    (``port``, ``gpu-memory``, ...). ``source`` says where the wording is from.
+    (``port``, ``gpu-memory``, ...). ``source`` says where the wording is from. ``errors_only``: what the line says is a
+    fault only as an error (:func:`is_note`).
     """
 
     id: str
@@ -36,11 +37,39 @@ class Signature:
     fix: str
     source: str
     role: Role = "cause"
+    errors_only: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """Return the compiled pattern."""
         return re.compile(self.pattern, re.IGNORECASE)
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return the match of a cleaned ``line`` that this row knows, or None."""
+        found = self.regex.search(line)
+        return None if found and self.errors_only and is_note(line) else found
+
+
+_ERROR_LEVEL = r"(?<![=\w])(?:ERROR|CRITICAL|FATAL)\b"
+_NOTE_LEVEL = r"(?<![=\w])(?:(?:DEBUG|INFO|WARNING)\b|[WI]\d{4} )"
+_EXCEPTION = r"[\w.]*(?:Error|Exception): "
+_NOTED = re.compile(rf"(?:(?!{_ERROR_LEVEL}|{_EXCEPTION}).){{0,200}}?{_NOTE_LEVEL}")
+"""A line at the level of a note. What stands behind an exception's name, or behind = (NCCL_DEBUG=INFO), is no level."""
+_RAISED = re.compile(rf".{{0,200}}?{_ERROR_LEVEL}|(?:.{{0,200}}?[\])|]:? )?\W*{_EXCEPTION}")
+"""A line at the level of an error, or whose message begins with an exception."""
+_GOES_ON = re.compile(
+    r"(?<!no )(?<!not )(?<!n't )(?<!without )(?<!unable to )\bfall(?:ing|s)? ?back\b(?! (?:failed|is disabled|not ))"
+    r"|\b(?:serving|using) .{0,80}\binstead\b",
+    re.IGNORECASE,
+)
+
+
+def is_note(line: str) -> bool:
+    """Tell whether an engine only notes here what it does without, and goes on.
+
+    A line that raises is none, whatever else it says: only a line without a level may excuse itself by falling back.
+    """
+    return bool(_NOTED.match(line) or (not _RAISED.match(line) and _GOES_ON.search(line)))
 
 
 class Row(Protocol):
@@ -50,9 +79,8 @@ class Row(Protocol):
     def words(self) -> tuple[str, ...]:
         """Words of which a matching line holds one."""
 
-    @property
-    def regex(self) -> re.Pattern[str]:
-        """The compiled pattern."""
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return the match of a line that the row knows, or None."""
 
 
 R = TypeVar("R", bound=Row)
@@ -98,6 +126,6 @@ class WordFilter(Generic[R]):
         if not present:
             return None
         for number in sorted({number for word in present for number in self._index[word]}):
-            if found := self._rows[number].regex.search(line):
+            if found := self._rows[number].search(line):
                 return self._rows[number], found
         return None
