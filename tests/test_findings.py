@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.findings import LEVELS, SCHEMA, Finding, Report
+from inference.findings import LEVELS, SCHEMA, Finding, Report, excerpt, printable
 
 
 def finding(level: Any = "warning", **more: Any) -> Finding:
@@ -86,3 +86,10 @@ def test_what_an_engine_wrote_tells_a_terminal_nothing():
     assert "ä\n" in text
     assert "\tö" in text
     assert not any(character in text for character in "\x1b\x07\r\x9b")
+
+
+def test_text_of_others_is_made_printable_and_short():
+    assert printable("a\tb\n\x1b[0m\x7f\u202e\ud800 \u6d4b") == "a\tb\n\\x1b[0m\\x7f\\u202e\\ud800 \u6d4b"
+    assert excerpt("short\x00") == "short\\x00"
+    assert excerpt("a" * 61) == "a" * 45 + "..." + "a" * 15
+    assert excerpt("b" * 60) == "b" * 60

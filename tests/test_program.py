@@ -88,6 +88,30 @@ def test_an_error_names_the_program_and_goes_to_stderr(capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "tool: x.json: not there\n")
 
 
+def test_what_an_error_quotes_of_a_file_is_printable_and_short(capsys: pytest.CaptureFixture[str]):
+    def fail(_: argparse.Namespace) -> int:
+        raise ProgramError(f"f: seen \x1b[31m\x00\x9b\u202e{'x' * 10_000_000}; expected a number\nsecond line \ud800")
+
+    made = Program("tool", "")
+    made.verb("go", fail, "").add_argument("--known")
+    assert made.main(["go"]) == USAGE
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(r"tool: f: seen \x1b[31m\x00\x9b\u202exxx")
+    assert first.endswith("xxx; expected a number")
+    assert len(first) < 1100
+    assert second == r"second line \ud800"
+    with pytest.raises(SystemExit):
+        made.main(["go", "--unknown\x1b[31m"])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_half_a_character_is_printed_as_an_escape(capsys: pytest.CaptureFixture[str]):
+    made = Program("tool", "")
+    made.only(lambda _: program.print_json({"name": "\ud800"}) or 0)
+    assert made.main([]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "\ud800"}
+
+
 def test_a_closed_pipe_is_no_traceback():
     code = (
         "import sys; sys.path.insert(0, 'plugins/module_utils')\n"
@@ -133,6 +157,24 @@ def test_what_is_neither_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_document(str(tmp_path / "f"))
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ProgramError, match="PyYAML is not installed"):
+        read_document(str(tmp_path / "f"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 2026-99-99", "9" * 5000, f'{{"a": {"9" * 5000}}}', "!!bool x", "!!int ''", "!!timestamp x", "0x_"],
+    ids=lambda text: text[:20],
+)
+def test_a_scalar_that_is_not_what_it_looks_like_is_named(tmp_path: Path, text: str):
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(ProgramError, match=f"{tmp_path}/f: neither JSON nor YAML: a value that is none"):
+        read_document(str(tmp_path / "f"))
+
+
+def test_yaml_of_megabytes_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "f").write_text("a" * (program._MOST_YAML + 1))
+    monkeypatch.setitem(sys.modules, "yaml", None)  # it is not even asked for
+    with pytest.raises(ProgramError, match=f"{tmp_path}/f: seen 4 MB, not JSON .*expected a document"):
         read_document(str(tmp_path / "f"))
 
 

@@ -21,8 +21,20 @@ LEVELS: tuple[Level, ...] = ("critical", "unknown", "warning", "info")
 EXIT_CODES: Mapping[Level, int] = {"critical": 2, "unknown": 3, "warning": 1, "info": 0}
 """Exit code of the most pressing finding. The numbers are those of monitoring plugins (Nagios and kin)."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that tell a terminal what to do; logs and answers of engines may hold some."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that tell a terminal what to do, or that are none; logs and answers of engines may hold some."""
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters other than tab and line feed as escapes."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def excerpt(text: str, most: int = 60) -> str:
+    """Return ``text`` as ``printable`` does, and only its two ends where it is longer than ``most`` characters."""
+    if len(text) > most:
+        text = f"{text[: most * 3 // 4]}...{text[-(most // 4) :]}"
+    return printable(text)
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class Report:
         if self.not_checked:
             blocks.append("not checked\n" + "\n".join(f"  {e.id}: {e.why}" for e in self.not_checked))
         blocks.append(self.summary())
-        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n\n".join(blocks))
+        return printable("\n\n".join(blocks))
 
     def summary(self) -> str:
         """Return one line that counts the findings, such as ``1 critical, 2 warning, 3 not checked``."""

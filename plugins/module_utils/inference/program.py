@@ -11,16 +11,20 @@ if sys.version_info < (3, 10):  # noqa: UP036 - said before a line that an older
 import argparse
 import codecs
 import difflib
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .findings import Report
+from .findings import Report, excerpt
 
 USAGE = 3
 """Exit code of a call that could not be understood: nothing is known (as monitoring plugins do it)."""
+
+_LONGEST_LINE = 1000
+"""Characters of a line of an error: what was seen in a file may be a line of megabytes."""
 
 
 class ProgramError(Exception):
@@ -32,7 +36,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(USAGE, _told(self.prog, message))
+
+
+def _told(name: str, message: str) -> str:
+    """Return an error as a terminal can show it, whatever of a file is quoted in it."""
+    return "".join(f"{excerpt(line, _LONGEST_LINE)}\n" for line in f"{name}: {message}".split("\n"))
 
 
 def _parser(name: str, description: str) -> _Parser:
@@ -66,6 +75,8 @@ class Program:
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the verb that ``argv`` names and return the exit code."""
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a name or JSON may hold half a character, which UTF-8 has not
+            sys.stdout.reconfigure(errors="backslashreplace")
         arguments = list(sys.argv[1:] if argv is None else argv)
         if self._only and not (arguments and arguments[0] in self._verbs):
             verbs = self._verbs.items()
@@ -93,7 +104,7 @@ class Program:
             return self._fail(f"{error.filename}: {error.strerror}")
 
     def _fail(self, message: str) -> int:
-        print(f"{self.name}: {message}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(_told(self.name, message))
         return USAGE
 
     def _help(self) -> str:
@@ -151,11 +162,22 @@ def read_document(name: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ProgramError(f"{name}: nested too deeply to be a document of this toolkit") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits is none of JSONDecodeError
         return _read_yaml(name, text, error)
 
 
-def _read_yaml(name: str, text: str, json_error: json.JSONDecodeError) -> Any:
+_WRONG_SCALARS = (ValueError, LookupError, TypeError, AttributeError)
+"""What PyYAML lets through of a scalar that is not what it looks like, such as the date 2026-99-99."""
+
+
+_MOST_YAML = 4 << 20
+"""Characters of YAML that are read: PyYAML takes seconds for each million, and no document of ours is larger."""
+
+
+def _read_yaml(name: str, text: str, json_error: ValueError) -> Any:
+    if len(text) > _MOST_YAML:
+        seen = f"{len(text) >> 20} MB, not JSON ({json_error})"
+        raise ProgramError(f"{name}: seen {seen}; expected a document, as YAML {_MOST_YAML >> 20} MB at most")
     try:
         import yaml
     except ImportError:
@@ -166,6 +188,8 @@ def _read_yaml(name: str, text: str, json_error: json.JSONDecodeError) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ProgramError(f"{name}: neither JSON nor YAML: {error}") from error
+    except _WRONG_SCALARS as error:
+        raise ProgramError(f"{name}: neither JSON nor YAML: a value that is none ({error})") from error
     except RecursionError as error:
         raise ProgramError(f"{name}: nested too deeply to be a document of this toolkit") from error
 
