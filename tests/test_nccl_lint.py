@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lint of NCCL settings. Effects marked "seen" were observed with NCCL 2.28.9 on two H200."""
 
+import random
 import re
 from pathlib import Path
 
@@ -468,3 +469,28 @@ def test_no_setting_raises(environment, version):
 def test_no_line_raises(prefix, name, value):
     lint(f"[Service]\n{prefix}{name}={value}\n", NEW)
     lint(f"{prefix}{name}={value}\n", NEW)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("is_conf", [False, True])
+def test_bytes_by_chance_are_unknown_and_nothing_else(seed, is_conf):
+    text = random.Random(seed).randbytes(200_000).decode(errors="replace")
+    (finding,) = lint(text, NEW, is_conf=is_conf).findings
+    assert (finding.id, finding.level) == ("nccl-unreadable", "unknown")
+    assert found("NCCL_P2P_LEVEL=SYS\n", conf_files=[("/etc/nccl.conf", text)]) >= {("nccl-unreadable", "unknown")}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("# \ufffd\ufffd\n# \ufffd\nNCCL_P2P_LEVEL=SYS\n", 0),  # comments in another encoding
+        ("NAME=M\ufffdller\nA_B=1\nNCCL_P2P_LEVEL=SYS\n", 0),
+        ("\x1b[32mroot@h\x1b[0m # ls\nNCCL_P2P_LEVEL=SYS\n", 0),  # a terminal's colours
+        ("A_B=1\0C_D=2\0NCCL_P2P_LEVEL=SYS\0", 0),
+        ("\ufffd\x01A=1\n\x02\nNCCL_P2P_LEVEL=SYS\n", 3),
+        ("\ufffd\x01A=1\n\x02\nNCCL_P2P_LEVEL=sys\n", 3),
+        ("\ufffd\x01A=1\n\x02\nNCCL_BUFFSIZE=16M\n", 2),
+    ],
+)
+def test_a_text_with_some_bytes_that_are_none_is_judged(text, code):
+    assert lint(text, NEW).exit_code == code

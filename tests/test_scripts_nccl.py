@@ -51,6 +51,8 @@ def document(done):
         ("export NCCL_PROTO=LL128\n", 1),
         ("", 3),
         ("\x00\x01\x02\n", 3),
+        ("\x01A=1 # \ufffd\r\nB_C = \x02\n", 3),
+        ("\x01A=1\nNCCL_GRAPH_FILE=\n\x02B=1\n", 2),
         ("hello world\n", 3),
         ("# a comment\n", 3),
         ('# NCCL profile "none"\n', 0),
@@ -179,6 +181,38 @@ def test_environment_takes_overrides_and_a_measurement(tmp_path):
     assert "measured" in run("profiles", "--measured", str(chosen)).stdout
 
 
+@pytest.mark.parametrize("text", ["", "null", "3", "{}"])
+@pytest.mark.parametrize("verb", [["profiles"], ["environment", "measured"], ["environment"], ["log", "-"]])
+def test_a_measurement_that_is_none_is_named(tmp_path, verb, text):
+    (tmp_path / "chosen.json").write_text(text)
+    profile = ["--profile", "measured"] if verb[0] == "log" else []
+    done = run(*verb, *profile, "--measured", str(tmp_path / "chosen.json"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"--measured {tmp_path}/chosen.json: measured settings: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\x1b[2J\x00" + b"\xff" * 5000, "columns are"),
+        (b"bytes,us\n" + b"1" * 200_000, "no CSV"),
+        (b"[" * 100_000, "no JSON"),
+        (b'[{"bytes": 1' + b"0" * 4000 + b', "us": 1}]', "bytes is 1000"),
+        (b'[{"bytes": 1' + b"0" * 5000 + b', "us": 1}]', "no JSON"),
+        (b'[{"bytes": true, "us": 1}]', "bytes is True"),
+    ],
+    ids=["bytes", "field", "deep", "large", "larger", "bool"],
+)
+def test_a_measurement_that_can_not_be_read_is_shown_short_and_printable(tmp_path, raw, said):
+    (tmp_path / "m").write_bytes(raw)
+    done = run(*BUDGET, "--measured", str(tmp_path / "m"))
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"nccl: --measured {tmp_path}/m: ")
+    assert said in done.stderr
+    assert len(done.stderr) < 400
+    assert done.stderr.rstrip("\n").isprintable()
+
+
 def test_budget_rows_have_the_keys_of_the_contract():
     rows = document(run(*BUDGET, "--tokens", "1,128,1024", "--json"))["rows"]
     assert set(rows[0]) == {
@@ -224,6 +258,13 @@ def test_log_compares_with_a_unit(tmp_path):
     done = run("log", str(LOGS / "shm_throughput_settings.log"), "--environment", str(unit), "--json")
     assert done.returncode == 2  # NCCL took a maximum of 32
     assert any("NCCL_MAX_CTAS=32" in f["seen"] for f in document(done)["findings"])
+
+
+def test_an_environment_that_can_not_be_read_proves_nothing(tmp_path):
+    (tmp_path / "env").write_bytes(bytes(range(256)) * 20)
+    done = run("log", str(LOGS / "p2p_latency_settings.log"), "--environment", str(tmp_path / "env"), "--json")
+    assert done.returncode == 3
+    assert [f["id"] for f in document(done)["findings"]] == ["nccl-unreadable"]
 
 
 def test_log_without_a_wish_says_what_it_did_not_check():

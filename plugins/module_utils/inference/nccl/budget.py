@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from ..findings import excerpt
+
 MICROSECONDS_PER_SECOND = 1e6
 BYTES_PER_GB = 1e9
 _LARGEST = 1e12
@@ -164,7 +166,7 @@ def size_text(size: int) -> str:
 def _json_rows(text: str) -> list[Any]:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BudgetError(f"the measurement is no JSON: {error}") from error
     rows = document.get("rows") if isinstance(document, Mapping) else document
     if not isinstance(rows, list):
@@ -175,18 +177,24 @@ def _json_rows(text: str) -> list[Any]:
 def _csv_rows(text: str) -> list[Any]:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     reader = csv.DictReader(io.StringIO("\n".join(lines)), skipinitialspace=True)
-    columns = reader.fieldnames or []
+    try:
+        columns, rows = reader.fieldnames or [], list(reader)
+    except csv.Error as error:
+        raise BudgetError(f"the measurement is no CSV: {error}") from error
     if not {"bytes", "us"} <= set(columns):
-        raise BudgetError(f"the measurement's columns are {', '.join(columns) or 'none'}; expected bytes and us")
-    return list(reader)
+        seen = excerpt(", ".join(columns)) or "none"
+        raise BudgetError(f"the measurement's columns are {seen}; expected bytes and us")
+    return rows
 
 
 def _positive(row: object, key: str, number: int) -> float:
     value = row.get(key) if isinstance(row, Mapping) else None
     try:
-        result = float(value) if isinstance(value, str | int | float) else 0.0
-    except ValueError:
+        result = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else 0.0
+    except (ValueError, OverflowError):
         result = 0.0
     if not (result > 0 and math.isfinite(result)):
-        raise BudgetError(f"row {number} of the measurement: {key} is {value!r}; expected a number above 0")
+        raise BudgetError(
+            f"row {number} of the measurement: {key} is {excerpt(repr(value))}; expected a number above 0"
+        )
     return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import environment_text
@@ -50,11 +51,53 @@ def lint(
     configuration files in the order in which NCCL reads them: NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
     Raises VersionError and TopologyError; a text never raises.
     """
+    text, garbage = _without_garbage(text)
     content = environment_text.read_conf(text) if is_conf else _content(text)
     case = _lint(content, nccl_version, topology, command, conf_files)
-    if not case.settings and not _sets_nothing_on_purpose(text):
-        case.report.extend([_no_setting(text)])
+    case.report.extend(garbage or _unread(text, case.settings))
     return case.report
+
+
+def unreadable(text: str) -> list[Finding]:
+    """Return the finding (level unknown) that a text can't be read as settings, or nothing where it can."""
+    text, garbage = _without_garbage(text)
+    return garbage or _unread(text, _content(text).effective())
+
+
+_LINE = re.compile(r"[^\0\n]+")
+_NO_TEXT = re.compile(r"[\x01-\x06\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\ufffd]")
+"""Bytes that are no text in any encoding that is read here; what colours a terminal or sets its title is none."""
+
+
+def _without_garbage(text: str) -> tuple[str, list[Finding]]:
+    """Return ``text``; where most of its lines are no text, without these, and with the finding that says so.
+
+    By chance, bytes hold what looks like settings. A comment may be in any encoding, and what concerns NCCL is judged.
+    """
+    lines = [line for line in _LINE.findall(text) if line.strip() and not line.lstrip().startswith(("#", ";"))]
+    count = sum(map(_is_garbage, lines))
+    if not count or 2 * count < len(lines):
+        return text, []
+    finding = report(
+        "nccl-unreadable",
+        level="unknown",
+        what="the file is no text, so what it sets is not known",
+        seen=f"{count} of {len(lines)} lines hold bytes that are no text",
+        expected=_FORMS,
+        fix="Look whether this is the file that was meant, and whether it is compressed or damaged.",
+    )
+    return _LINE.sub(lambda found: "" if _is_garbage(found[0]) else found[0], text), [finding]
+
+
+def _is_garbage(line: str) -> bool:
+    return _NO_TEXT.search(line) is not None and not _concerns_nccl(line)
+
+
+_FORMS = "NAME=VALUE or export lines, a unit or drop-in, or an environment as in /proc/PID/environ"
+
+
+def _unread(text: str, settings: Mapping[str, Assignment]) -> list[Finding]:
+    return [] if settings or _sets_nothing_on_purpose(text) else [_no_setting(text)]
 
 
 def _content(text: str) -> EnvironmentText:
@@ -77,14 +120,14 @@ def _no_setting(text: str) -> Finding:
         level="unknown",
         what="the text sets nothing, so there is nothing to judge",
         seen=f"{lines} lines, and no NAME=VALUE among them" if lines else "an empty text",
-        expected="NAME=VALUE or export lines, a unit or drop-in, or an environment as in /proc/PID/environ",
+        expected=_FORMS,
         fix="Look whether this is the file that was meant. The profile none is told by its first line.",
     )
 
 
 def settings_of(text: str) -> dict[str, str]:
     """Return the NCCL settings that hold in the end, by name; those that only the unit or shell knows are left out."""
-    effective = environment_text.read(text).effective()
+    effective = _content(text).effective()
     return {name: a.value for name, a in effective.items() if name.startswith("NCCL_") and not a.unresolved}
 
 
@@ -207,7 +250,9 @@ def _duplicates(content: EnvironmentText) -> Iterator[Finding]:
 
 
 def _conf_files(case: Case, conf_files: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    for path, text in conf_files:
+    for path, given in conf_files:
+        text, garbage = _without_garbage(given)
+        yield from (replace(finding, what=f"{path}: {finding.what}") for finding in garbage)
         content = environment_text.read_conf(text)
         yield from _reading(content)
         first: dict[str, Assignment] = {}
