@@ -69,17 +69,31 @@ def _is_count(value: Any, least: int, most: float = float("inf")) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_text(value: Any) -> bool:
-    """Tell whether it is a text that can be written: JSON may hold halves of characters."""
-    return isinstance(value, str) and bool(value) and value == value.encode(errors="ignore").decode()
+_CONTROL = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
+"""Control characters but those of a text with lines, and halves of characters, which JSON may hold."""
+_LINES = re.compile(rf"[^{_CONTROL}]+")
+_ONE_LINE = re.compile(rf"[^{_CONTROL}\t\n\r\u2028\u2029]+")
 
+
+def _is_text(value: Any) -> bool:
+    """Tell whether it can stand in a command line, a header and a status: text in any language, on one line."""
+    return isinstance(value, str) and _ONE_LINE.fullmatch(value) is not None
+
+
+def _is_prompt(value: Any) -> bool:
+    """Tell whether it is text in any language, on any number of lines."""
+    return isinstance(value, str) and _LINES.fullmatch(value) is not None
+
+
+_MOST_SHOWN = 60
 
 YEAR_S = 365 * 86400
 """The longest time that a setting may be: systemd counts in microseconds, and JSON knows no end of numbers."""
 
-_TEXT = _Rule("a text that is not empty", _is_text)
+_TEXT = _Rule("a text on one line, not empty, without control characters", _is_text)
+_PROMPT = _Rule("a text that is not empty, without control characters but line ends and tabs", _is_prompt)
 _SECONDS = _Rule("seconds, more than 0, a year at most", lambda v: _is_number(v) and 0 < v <= YEAR_S)
-_PATH = _Rule("an absolute path", lambda v: isinstance(v, str) and v.startswith("/"))
+_PATH = _Rule("an absolute path", lambda v: _is_text(v) and v.startswith("/"))
 
 _RULES: Mapping[str, _Rule] = {
     "instance": _Rule("a unit instance name", lambda v: isinstance(v, str) and bool(re.fullmatch(r"[\w:.@-]+", v))),
@@ -88,7 +102,7 @@ _RULES: Mapping[str, _Rule] = {
     "port": _Rule("a port from 1 to 65535", lambda v: _is_count(v, 1, 65535)),
     "model": _TEXT,
     "generation": _TEXT,
-    "api_key_file": _Rule("a path or null", lambda v: v is None or (isinstance(v, str) and bool(v))),
+    "api_key_file": _Rule("a path or null", lambda v: v is None or _is_text(v)),
     "start_grace_s": _SECONDS,
     "stall_s": _SECONDS,
     "probe_interval_s": _SECONDS,
@@ -100,7 +114,7 @@ _RULES: Mapping[str, _Rule] = {
     "completion": _Rule("an object", lambda v: isinstance(v, dict)),
 }
 _COMPLETION_RULES: Mapping[str, _Rule] = {
-    "prompt": _TEXT,
+    "prompt": _PROMPT,
     "max_tokens": _Rule("a count of at least 1", lambda v: _is_count(v, 1)),
 }
 _OPTIONAL = ("api_key_file", "runtime_dir")
@@ -113,7 +127,7 @@ def load(path: str) -> Settings:
             given = json.load(file)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not JSON: {error}") from error
     try:
         return from_dict(given)
@@ -135,14 +149,20 @@ def from_dict(given: Any) -> Settings:
 
 
 def _problems(given: Mapping[str, Any], rules: Mapping[str, _Rule], prefix: str) -> list[str]:
-    unknown = [f"unknown key {prefix}{key}{_nearest(key, rules)}" for key in given if key not in rules]
+    unknown = [f"unknown key {prefix}{_shown(key)[1:-1]}{_nearest(key, rules)}" for key in given if key not in rules]
     missing = [f"missing key {prefix}{key}" for key in rules if key not in given and key not in _OPTIONAL]
     wrong = [
-        f"{prefix}{key} is {given[key]!r}, expected {rule.expected}"
+        f"{prefix}{key} is {_shown(given[key])}, expected {rule.expected}"
         for key, rule in rules.items()
         if key in given and not rule.holds(given[key])
     ]
     return unknown + missing + wrong
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is shown: where it is long, no more than what tells which it is."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _nearest(word: str, known: Mapping[str, Any]) -> str:
