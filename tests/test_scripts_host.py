@@ -67,3 +67,19 @@ def test_the_copy_on_a_host_is_whole(tmp_path: Path):
             path.write_text(entry["content"])
     done = call("look", "shm", "50%", program=tmp_path / "scripts/host")
     assert (done.returncode in (0, 1), done.stderr) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no PCI device is named"),
+        ("hello\x1b\n", "no PCI device is named"),
+        ("00:01.1 PCI bridge: AMD\n\tCapabilities: <access denied>\n", "as root"),
+    ],
+)
+def test_what_tells_of_no_control_is_no_answer(tmp_path: Path, text: str, said: str):
+    (tmp_path / "lspci").write_text(text)
+    done = call("acs", "--lspci", str(tmp_path / "lspci"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{tmp_path}/lspci: " in done.stderr
+    assert said in done.stderr

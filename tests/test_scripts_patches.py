@@ -130,6 +130,7 @@ def test_a_call_that_can_not_be_understood(tree: Path, book: Path, arguments: li
     assert done.returncode == 3
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.count(str(tree)) <= 1, "the path is named twice"
     assert snapshot(tree) == before
 
 
@@ -262,5 +263,7 @@ def test_preview_says_what_becomes_of_an_inventorys_options(tmp_path: Path, book
 
 def test_preview_of_something_that_is_no_wheel(tmp_path: Path, tree: Path) -> None:
     (tmp_path / "sglang-1-py3-none-any.whl").write_text("x")
-    done = call("preview", "--site-packages", tree, "--to", tmp_path / "sglang-1-py3-none-any.whl")
-    assert (done.returncode, "not a wheel of sglang" in done.stderr) == (3, True)
+    for name in ("sglang-1-py3-none-any.whl", "sglang-2-py3-none-any.whl"):
+        done = call("preview", "--site-packages", tree, "--to", tmp_path / name)
+        assert (done.returncode, "not a wheel of sglang" in done.stderr) == (3, True)
+        assert done.stderr.count(str(tmp_path / name)) == 1

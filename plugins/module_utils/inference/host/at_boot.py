@@ -112,9 +112,15 @@ def bridges(machine: Machine) -> list[str]:
 def recorded_bridges(lspci: str) -> dict[str, list[str]]:
     """Return the ACS controls that are on, by bridge, in what ``lspci -vvv`` printed: bridges above a GPU alone.
 
-    Where no bridge says which buses are behind it, all of them count.
+    Where no bridge says which buses are behind it, all of them count. Raises CannotActError for a text that tells of
+    no device, or of none what it controls.
     """
-    devices = pcie.read_lspci(lspci.splitlines())["devices"]
+    read = pcie.read_lspci(lspci.splitlines())
+    devices = read["devices"]
+    if not any(device["bus_id"] or "acs_control" in device for device in devices):
+        raise CannotActError("no PCI device is named in it; expected what lspci -vvv prints")
+    if read["access_denied"]:
+        raise CannotActError("lspci was denied the capabilities, ACS among them; run lspci -vvv as root")
     gpus = [_bus(device["bus_id"]) for device in devices if device.get("is_gpu")]
     found = {}
     for device in devices:

@@ -52,7 +52,9 @@ def read(wheel: Path) -> Release:
     try:
         with zipfile.ZipFile(wheel) as archive:
             metadata = archive.read(f"sglang-{version}.dist-info/METADATA").decode("utf-8")
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise LedgerError(f"{wheel}: not a wheel of sglang: {error.strerror or error}") from error
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise LedgerError(f"{wheel}: not a wheel of sglang: {error}") from error
     known = pins(metadata)
     beside = wheel.parent.glob(f"flashinfer_python-{known.get('flashinfer_python', '-')}-*.whl")
