@@ -44,6 +44,18 @@ def test_a_rehearsal_writes_nothing(write: Any, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_half_a_character_is_kept_as_an_escape(write: Any, tmp_path: Path):
+    write(path=str(tmp_path / "a.json"), content={"said": "\ud800"})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"said": "\ud800"}
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_content_that_is_no_json_is_refused_and_changes_nothing(write: Any, tmp_path: Path, check: bool):
+    with pytest.raises(AnsibleActionFail, match=r"a\.json is no JSON"):
+        write(check=check, path=str(tmp_path / "x/a.json"), content={"when": {1, 2}})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("arguments", [{}, {"path": "/x"}, {"content": {}}, {"path": 1, "content": {}}])
 def test_what_is_missing_is_said(write: Any, arguments: dict[str, Any]):
     with pytest.raises(AnsibleActionFail, match="expected path"):

@@ -176,6 +176,49 @@ def test_the_index_lists_the_hosts_and_survives_files_of_others(folder: Path):
         pages.write(folder, "gpu1")
 
 
+KEPT = ("facts/topology.json", "facts/settings.json", "proof-kimi.json", "kimi.json")
+DAMAGES: tuple[tuple[bytes | None, str], ...] = (
+    (b"", "it is empty"), (b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not text"), (None, "Is a directory"),
+)  # fmt: skip
+DAMAGED = [
+    *((name, raw, why) for name in KEPT for raw, why in DAMAGES),
+    *((name, b'{"findings": 3}', "findings: a list is expected") for name in KEPT[:3]),
+    (KEPT[3], b'{"instance": 3}', "instance: a text is expected"),
+]
+
+
+@pytest.mark.parametrize(("name", "raw", "why"), DAMAGED)
+def test_a_damaged_file_is_named_once_with_the_way_out(folder: Path, name: str, raw: bytes | None, why: str):
+    pages.write(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*.html")}
+    path = folder / "gpu-1" / name
+    path.unlink(missing_ok=True)
+    if raw is None:
+        path.mkdir()
+    else:
+        path.write_bytes(raw)
+    with pytest.raises(ProgramError) as caught:
+        pages.write(folder)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).count(str(path)) == 1
+    assert why in str(caught.value)
+    assert "remove the file: the next run of the play that wrote it writes it anew" in str(caught.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*.html")} == before
+
+
+def test_a_damaged_line_of_a_history_is_named(folder: Path):
+    pages.write(folder)
+    (history,) = (folder / "gpu-1/facts").glob("history-*")
+    history.write_text(history.read_text() + "{\n")
+    with pytest.raises(ProgramError, match=r"history-kimi\.jsonl:2: not JSON .*remove this line"):
+        pages.write(folder)
+
+
+def test_half_a_character_is_drawn_as_an_escape(folder: Path):
+    put(folder / "gpu-1/kimi.json", report(generation="\ud800"))
+    assert "\\ud800" in page(folder)
+
+
 def test_a_host_of_which_nothing_is_known_has_no_page(tmp_path: Path):
     pages.add(tmp_path, "gpu-1", {"topology": {}, "settings": {}})
     assert pages.write(tmp_path, "gpu-1") == [tmp_path / "index.html"]

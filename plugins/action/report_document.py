@@ -30,11 +30,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types he
         if not isinstance(given.get("path"), str) or "content" not in given:
             raise AnsibleActionFail("report_document: expected path, a file on the controller, and content")
         path = Path(given["path"]).absolute()
+        try:
+            text = json.dumps(given["content"], indent=1, sort_keys=True, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise AnsibleActionFail(f"report_document: content for {path} is no JSON ({error})") from error
         if not self._task.check_mode:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                text = json.dumps(given["content"], indent=1, sort_keys=True, ensure_ascii=False)
-                write_atomically(path, f"{text}\n".encode())
+                # an answer may hold half a character, which JSON has as an escape and UTF-8 has not
+                write_atomically(path, f"{text}\n".encode(errors="backslashreplace"))
             except OSError as error:
                 raise AnsibleActionFail(f"{path}: cannot be written ({error.strerror})") from error
         return {**result, "changed": False, "path": str(path)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,8 @@ def document_of(text: str, name: str, shape: Any) -> Json:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ProgramError(f"{name}: not JSON ({error})") from error
+        why = error if text.strip() else "it is empty"
+        raise ProgramError(f"{name}: not JSON ({why})") from error
     if not isinstance(document, dict):
         raise ProgramError(f"{name}: a JSON object is expected")
     try:
@@ -202,13 +204,31 @@ def is_report(path: Path) -> bool:
 def reports_in(folder: Path) -> list[str]:
     """Return the instances that have a report in a host's folder. JSON that names no instance is another's."""
     paths = [path for path in sorted(folder.glob("*.json")) if is_report(path)]
-    return [path.stem for path in paths if "instance" in document_of(_text(path), str(path), {})]
+    return [path.stem for path in paths if "instance" in kept(path, {})]
 
 
 def read_report(folder: Path, instance: str) -> Json:
     """Return the report of an instance."""
     path = folder / f"{instance}.json"
-    return report_of(_text(path), str(path))
+    with mendable():
+        return report_of(_text(path), str(path))
+
+
+@contextmanager
+def mendable() -> Iterator[None]:
+    """Say of a file of ours that was damaged how it is mended: nothing in it is worth more than a run."""
+    try:
+        yield
+    except ProgramError as error:
+        raise ProgramError(
+            f"{error}; remove the file: the next run of the play that wrote it writes it anew"
+        ) from error
+
+
+def kept(path: Path, shape: Any) -> Json:
+    """Return a document that a run has left."""
+    with mendable():
+        return document_of(_text(path), str(path), shape)
 
 
 def read_host(folder: Path) -> Host:
@@ -226,14 +246,16 @@ def read_host(folder: Path) -> Host:
 def _optional(path: Path, shape: Any) -> Json | None:
     if not path.exists():
         return None
-    return document_of(_text(path), str(path), shape) or None
+    return kept(path, shape) or None
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ProgramError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ProgramError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ProgramError(f"{path}: not text ({error})") from error
 
 
 def history_file(facts: Path, instance: str) -> Path:
@@ -245,7 +267,10 @@ def read_history(facts: Path, instance: str) -> Iterator[Json]:
     """Yield the runs of an instance, the oldest first."""
     path = history_file(facts, instance)
     for number, line in enumerate(_text(path).splitlines() if path.exists() else (), 1):
-        yield document_of(line, f"{path}:{number}", RUN)
+        try:
+            yield document_of(line, f"{path}:{number}", RUN)
+        except ProgramError as error:
+            raise ProgramError(f"{error}; remove this line") from error
 
 
 def hosts_in(folder: Path, wanted: str | None = None) -> list[Path]:

@@ -293,10 +293,9 @@ def _remember(path: Path, instance: str) -> None:
 def _put(path: Path, text: str) -> None:
     """Write a file whole or not at all: several hosts' runs may write the index at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as temporary:
-        temporary.write(text)
+    content = text.encode(errors="backslashreplace")  # JSON may hold halves of characters, UTF-8 has none
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+        temporary.write(content)
     Path(temporary.name).chmod(0o644)
     os.replace(temporary.name, path)  # noqa: PTH105 (atomic, and said so)
 
