@@ -154,6 +154,22 @@ def test_more_groups_tell_what_two_leave_in_doubt():
     assert (six.chosen, in_doubt(six)) == ("a", [])
 
 
+def test_that_groups_differ_is_a_property_of_the_host_which_lucky_ones_share():
+    """Groups live at 22.9 or 25.3 us, as on two H200: one candidate that twice had the former gains nothing by that."""
+    others = [grouped("b", (22.8, 25.3)), grouped("c", (25.3, 22.9))]
+    lucky = decide([grouped("none", (25.1, 25.5)), grouped("a", (22.9, 23.0)), *others], 1.0)
+    assert (lucky.chosen, status(lucky, "a")) == ("none", "within-noise")
+    assert "a" in in_doubt(lucky)
+    steady = [grouped("b", (25.2, 25.3)), grouped("c", (25.3, 25.2))]
+    assert decide([grouped("none", (25.1, 25.5)), grouped("a", (22.9, 23.0)), *steady], 1.0).chosen == "a"
+
+
+def test_single_groups_do_not_tell_how_groups_differ():
+    alone = decide([grouped("none", (25.3,)), grouped("a", (22.9,))], 1.0)
+    assert (alone.chosen, in_doubt(alone)) == ("none", ["a"])
+    assert decide([grouped("none", (25.3,)), grouped("a", (20.0,))], 1.0).chosen == "a"
+
+
 def test_two_groups_count_with_their_whole_distance_and_stray_replays_with_nothing():
     assert Row("decode", 1, 2, ((20.0,), (22.0,))).noise == pytest.approx(2 / 21)
     assert Row("decode", 1, 2, ((20.0,) * 12 + (50.0,) * 3,)).noise == 0.0

@@ -9,7 +9,7 @@ returned wrong data is banned, however fast it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, stdev
 from typing import Any, Literal
@@ -24,6 +24,10 @@ FLOOR = 0.03
 
 GOAL = 0.03
 """How far from the best decode and from NCCL's own prefill the choice may be, both at once, as a share."""
+
+MOVES = 0.06
+"""How far the medians of two groups differ, as a standard deviation and a share, where no candidate has two groups to
+tell: at decode sizes it was 5 to 6% on two H200 (bench/results/tune)."""
 
 _TAIL = 0.1
 _QUARTER = 0.25
@@ -73,10 +77,17 @@ class Row:
         more groups tell more. Within: half the distance of a group's own quartiles, which for 15 replays is about
         twice the standard error of their median and takes no notice of single stray ones.
         """
-        medians = self.medians
-        between = 2 * stdev(medians) / math.sqrt(len(medians)) if len(medians) > 1 else 0.0
         within = median((high - low) / 2 for low, high in (_percentiles(group, _QUARTER) for group in self.groups))
-        return max(between, within) / self.median_us
+        return max(self.between(self.deviation), within / self.median_us)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the groups' medians as a share; 0 for a single group, which can't tell."""
+        return stdev(self.medians) / self.median_us if len(self.groups) > 1 else 0.0
+
+    def between(self, deviation: float) -> float:
+        """Return the noise between groups that differ by ``deviation``: twice the standard error of their median."""
+        return 2 * deviation / math.sqrt(len(self.groups))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form, with what follows from the replays."""
@@ -245,8 +256,31 @@ def decide(results: Sequence[Result], share: float | Workload) -> Decision:
     weight = share.decode_share(reference) if isinstance(share, Workload) else share
     if not 0 <= weight <= 1:
         raise DecisionError(f"the share of decode is {weight}; expected 0 to 1")
-    standings = tuple(_standing(result, reference, weight) for result in results)
+    moves = _moves(healthy)
+    standings = tuple(_standing(result, reference, weight, moves) for result in results)
     return _choice(standings, reference, baseline, weight)
+
+
+def _moves(results: Sequence[Result]) -> Callable[[Row], float]:
+    """Return what tells a row's noise, with what all candidates together show of how groups differ at its size.
+
+    Two groups of one candidate can be alike by luck; that they differ is a property of the host, not of settings.
+    """
+    rows: dict[int, list[Row]] = {}
+    for row in (row for result in results for row in result.rows if len(row.groups) > 1):
+        rows.setdefault(row.bytes, []).append(row)
+
+    def deviation(size: int) -> float:
+        free = [len(row.groups) - 1 for row in rows.get(size, ())]
+        squares = (row.deviation**2 * (len(row.groups) - 1) for row in rows.get(size, ()))
+        return math.sqrt(sum(squares) / sum(free)) if free else MOVES
+
+    return lambda row: max(row.noise, row.between(deviation(row.bytes)))
+
+
+def _both(one: float, other: float) -> float:
+    """Return the noise of the ratio of two rows, which are noisy each by itself."""
+    return max(math.hypot(one, other), FLOOR)
 
 
 def _complete(result: Result) -> bool:
@@ -271,17 +305,17 @@ def _unusable(result: Result) -> Standing | None:
     return None
 
 
-def _standing(result: Result, reference: Result, share: float) -> Standing:
+def _standing(result: Result, reference: Result, share: float, noise_of: Callable[[Row], float]) -> Standing:
     unusable = _unusable(result)
     if unusable:
         return unusable
-    ratios = {phase: _phase(result, reference, phase) for phase in PHASES}
+    ratios = {phase: _phase(result, reference, phase, noise_of) for phase in PHASES}
     (decode, decode_noise), (prefill, prefill_noise) = (ratios[phase] for phase in PHASES)
     score, noise = (share * d + (1 - share) * p for d, p in ((decode, prefill), (decode_noise, prefill_noise)))
     status: Status = "reference"
     reason = "what the others are compared with"
     if result is not reference:
-        status, reason = _status(ratios, _losses(result, reference), score, noise)
+        status, reason = _status(ratios, _losses(result, reference, noise_of), score, noise)
     return Standing(
         result.name, status, reason, result.environment, decode, prefill, decode_noise, prefill_noise, score, noise
     )
@@ -295,21 +329,21 @@ def _pairs(result: Result, reference: Result, phase: Phase) -> list[tuple[Row, R
     return pairs
 
 
-def _phase(result: Result, reference: Result, phase: Phase) -> tuple[float, float]:
+def _phase(result: Result, reference: Result, phase: Phase, noise_of: Callable[[Row], float]) -> tuple[float, float]:
     """Return the geometric mean of the ratios, and the mean noise of what they are made of."""
     pairs = _pairs(result, reference, phase)
     logs = [math.log(row.median_us / other.median_us) for row, other in pairs]
-    noise = [max(row.noise, other.noise, FLOOR) for row, other in pairs]
+    noise = [_both(noise_of(row), noise_of(other)) for row, other in pairs]
     return math.exp(sum(logs) / len(logs)), sum(noise) / len(noise)
 
 
-def _losses(result: Result, reference: Result) -> list[tuple[Row, Row]]:
+def _losses(result: Result, reference: Result, noise_of: Callable[[Row], float]) -> list[tuple[Row, Row]]:
     """Return the sizes at which a candidate is slower beyond their noise; an average would hide them."""
     return [
         (row, other)
         for phase in PHASES
         for row, other in _pairs(result, reference, phase)
-        if row.median_us / other.median_us > 1 + max(row.noise, other.noise, FLOOR)
+        if row.median_us / other.median_us > 1 + _both(noise_of(row), noise_of(other))
     ]
 
 
