@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def test_a_source_is_recognised(text: str, kind: str, name: str, path: str):
 def test_what_is_none_says_what_is_one(text: str, said: str):
     with pytest.raises(SourceError, match=said):
         parse_source(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://user:pa55word@h/kimi", "https://hf_0123456789abcdef0123@h/kimi", "hf:a?token=hf_0123456789abcdef0123"],
+)
+def test_a_secret_in_what_is_none_is_not_shown(text: str):
+    with pytest.raises(SourceError) as caught:
+        parse_source(text)
+    assert "[redacted]" in str(caught.value)
+    assert not {"pa55word", "hf_0123456789abcdef0123"} & set(re.split(r"[^\w]+", str(caught.value)))
 
 
 def test_a_folder_is_brought_whole_then_changes_alone_and_progress_is_read(tmp_path: Path):

@@ -39,7 +39,7 @@ options:
     default: []
   hub_endpoint: {description: The hub., type: str, default: "https://huggingface.co"}
   hub_token: {description: Its token., type: str}
-  hub_proxy: {description: A proxy for it., type: str}
+  hub_proxy: {description: A proxy for it; its URL may hold a password., type: str}
   hub_jobs: {description: How many files are fetched at once., type: int, default: 8}
   hub_patience: {description: Seconds after which a download is left for the next call., type: float}
   state_dir: {description: Where the records of models are., type: path, default: /var/lib/inference/models}
@@ -72,6 +72,8 @@ findings: {description: What an operator should know., returned: success, type: 
 not_checked: {description: What could not be checked and why., returned: success, type: list}
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,25 +85,58 @@ from ansible.module_utils.inference.weights.suitability import Release
 ERRORS = (weights.SourceError, weights.RecordError, weights.ModelError, weights.HubError, OSError)
 
 
+class ModelFailedError(Exception):
+    """What failed, with the name of the model that it failed for."""
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Have an error name the model."""
+    try:
+        yield
+    except ERRORS as error:
+        said = str(error)
+        raise ModelFailedError(said if said.startswith(f"model {name}:") else f"model {name}: {said}") from error
+
+
 def bring(module: AnsibleModule, models: list[weights.Model]) -> None:
     """Fetch or place models."""
     params = module.params
+    hub = weights.Hub(
+        endpoint=params["hub_endpoint"],
+        token=params["hub_token"],
+        proxy=params["hub_proxy"],
+        jobs=params["hub_jobs"],
+        patience=params["hub_patience"],
+    )
     for model in models:
-        if params["operation"] == "place":
-            weights.place(model)
-        else:
-            hub = weights.Hub(
-                endpoint=params["hub_endpoint"],
-                token=params["hub_token"],
-                proxy=params["hub_proxy"],
-                jobs=params["hub_jobs"],
-                patience=params["hub_patience"],
-            )
-            try:
-                weights.fetch(model, hub)
-            except weights.HubPausedError as paused:
-                progress = {"model": model.name, "there": paused.there, "whole": paused.whole}
-                module.exit_json(changed=True, hub_progress=progress)
+        try:
+            with naming(model.name):
+                if params["operation"] == "place":
+                    weights.place(model)
+                else:
+                    weights.fetch(model, hub)
+        except weights.HubPausedError as paused:
+            progress = {"model": model.name, "there": paused.there, "whole": paused.whole}
+            module.exit_json(changed=True, hub_progress=progress)
+
+
+def look(model: weights.Model, user: str | None, *, full: bool, write: bool) -> list[str]:
+    """Return what is wrong with a model."""
+    with naming(model.name):
+        return weights.look(model, user, full=full, write=write)
+
+
+def model_of(entry: dict[str, str], state_dir: Path) -> weights.Model:
+    """Return the model of a catalog's entry."""
+    with naming(entry["name"]):
+        return weights.model_of(entry, state_dir)
+
+
+def remove(model: weights.Model, *, act: bool) -> bool:
+    """Remove a model, or say whether it would be."""
+    with naming(model.name):
+        return weights.remove(model, act=act)
 
 
 def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
@@ -110,7 +145,7 @@ def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
     if module.check_mode and user and not weights.account_exists(user):
         user = None  # the host role would have made it
     write = not module.check_mode
-    found = {model.name: weights.look(model, user, full=params["full"], write=write) for model in models}
+    found = {model.name: look(model, user, full=params["full"], write=write) for model in models}
     whole = {model.name: model.path for model in models if not found[model.name]}
     release = (
         Release(**{**params["release"], "site_packages": Path(params["release"]["site_packages"])})
@@ -133,11 +168,11 @@ def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Do what is asked and return the result."""
     params = module.params
-    models = [weights.model_of(entry, Path(params["state_dir"])) for entry in params["models"]]
+    models = [model_of(entry, Path(params["state_dir"])) for entry in params["models"]]
     if params["operation"] == "remove":
         for model in models:
-            weights.remove(model, act=False)  # all are checked before one goes
-        removed = [model.name for model in models if weights.remove(model, act=not module.check_mode)]
+            remove(model, act=False)  # all are checked before one goes
+        removed = [model.name for model in models if remove(model, act=not module.check_mode)]
         return {"changed": bool(removed), "removed": removed}
     bringing = params["operation"] != "check"
     if bringing and module.check_mode:
@@ -164,7 +199,7 @@ def main() -> None:
             "gpus": {**rows, "default": []},
             "hub_endpoint": {"type": "str", "default": weights.ENDPOINT},
             "hub_token": {"type": "str", "no_log": True},
-            "hub_proxy": text,
+            "hub_proxy": {"type": "str", "no_log": True},
             "hub_jobs": {"type": "int", "default": 8},
             "hub_patience": {"type": "float"},
             "state_dir": {"type": "path", "default": "/var/lib/inference/models"},
@@ -173,7 +208,7 @@ def main() -> None:
     )
     try:
         result = run(module)
-    except ERRORS as error:
+    except (ModelFailedError, *ERRORS) as error:
         module.fail_json(msg=str(error))
     findings = [finding for finding in result.get("findings", []) if finding["level"] == "critical"]
     if findings:

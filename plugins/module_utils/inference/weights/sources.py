@@ -7,9 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ..redact import HIDDEN, redact
+
 _REPOSITORY = re.compile(r"hf:(?P<name>[\w.-]+/[\w.-]+)@(?P<revision>.+)")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>/[^/].*)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+_USER = re.compile(r"(?<=//)[^/@\s]+@")
+"""User and password in a URL."""
 
 
 class SourceError(ValueError):
@@ -42,13 +48,14 @@ def parse_source(text: str) -> Source:
                 f"tag can be moved; fix: take the newest one from the list of commits of {found['name']}"
             )
         return Source("hub", name=found["name"], revision=found["revision"])
+    seen = _USER.sub(f"{HIDDEN}@", redact(text))
     if text.startswith("hf:"):
-        raise SourceError(f"seen {text!r}; expected hf:OWNER/NAME@COMMIT")
+        raise SourceError(f"seen {seen!r}; expected hf:OWNER/NAME@COMMIT")
     if found := _HOST.fullmatch(text):
         return Source("host", path=found["path"], name=found["host"])
     if text.startswith(("/", "~")):
         return Source("folder", path=text)
     raise SourceError(
-        f"seen {text!r}; expected a folder of the controller as an absolute path, HOST:/FOLDER of another host of the "
+        f"seen {seen!r}; expected a folder of the controller as an absolute path, HOST:/FOLDER of another host of the "
         "inventory, or hf:OWNER/NAME@COMMIT"
     )
