@@ -17,8 +17,12 @@ def load(name: str, path: Path) -> ModuleType:
     assert spec is not None
     made = module_from_spec(spec)
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    before, sys.modules[name] = sys.modules.get(name), made  # dataclasses look their module up while they are made
     try:
         loader.exec_module(made)
     finally:
         sys.dont_write_bytecode = kept
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
     return made

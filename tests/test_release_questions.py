@@ -5,7 +5,6 @@ The hand-made release is a real virtual environment whose torch and sglang are a
 """
 
 import copy
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from loading import load
 
 from inference import release_questions, releases
 from inference.release_questions import GATES, asked, judge
@@ -172,19 +172,16 @@ def seal(root, **changes):
     (root / NAME / "release.json").write_text(json.dumps(record))
 
 
-def load():
+def release_probe():
     for loaded in [key for key in sys.modules if key == "inference" or key.startswith("inference.")]:
         sys.modules[f"ansible.module_utils.{loaded}"] = sys.modules[loaded]
-    spec = importlib.util.spec_from_file_location("release_probe", ROOT / "plugins/modules/release_probe.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("release_probe", ROOT / "plugins/modules/release_probe.py")
 
 
 @pytest.fixture
 def probe(made, tmp_path, capsys):
     """Return a function that runs the module on the hand-made release."""
-    module = load()
+    module = release_probe()
     module.DRIVER = tmp_path / "driver"
     module.account = lambda _: {}  # no other account comes into the tests' folders
 
@@ -248,7 +245,7 @@ def test_another_driver_or_another_model_is_asked_again(made, probe, tmp_path):
 def test_code_of_the_weights_is_not_asked_for(tmp_path, name):
     (tmp_path / "config.json").write_text("{}")
     instance = {"name": "kimi", "model": "m", "port": 1, "arguments": {name: True, "mem-fraction-static": 0.9}}
-    (entry,) = load().present("sglang", [instance], [{"name": "m", "path": str(tmp_path)}])
+    (entry,) = release_probe().present("sglang", [instance], [{"name": "m", "path": str(tmp_path)}])
     assert "--mem-fraction-static" in entry["arguments"]
     assert not [word for word in entry["arguments"] if "trust" in word]
 
@@ -256,7 +253,7 @@ def test_code_of_the_weights_is_not_asked_for(tmp_path, name):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("user", ["nobody", "no-such-account"])
 def test_a_release_is_asked_under_an_account_without_rights(tmp_path, user, monkeypatch):
-    module = load()
+    module = release_probe()
     module.DRIVER = tmp_path / "driver"
     identity = module.account(user)
     shown = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True, **identity).stdout
@@ -275,7 +272,7 @@ def test_a_release_is_asked_under_an_account_without_rights(tmp_path, user, monk
 
 
 def test_nodes_are_made_as_the_unit_makes_them(tmp_path, monkeypatch):
-    module = load()
+    module = release_probe()
     module.DRIVER = tmp_path / "driver"
     called = []
     monkeypatch.setattr(module.subprocess, "run", lambda words, **_: called.append(" ".join(words)))

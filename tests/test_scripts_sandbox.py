@@ -8,13 +8,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from loading import load
 
 from inference.program import ProgramError
 
@@ -24,12 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the program's code, with its state below pytest's folder and nothing that touches the machine."""
-    loader = SourceFileLoader("sandbox_program", str(ROOT / "scripts/sandbox"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    made = module_from_spec(spec)
-    loader.exec_module(made)
+    made = load("sandbox_program", ROOT / "scripts/sandbox")
     for name, path in (("STATE", "."), ("IMAGES", "images"), ("HOSTS", "hosts"), ("KEY", "key")):
         monkeypatch.setattr(made, name, tmp_path / path)
 

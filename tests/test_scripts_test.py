@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,13 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the program's code; logs go to pytest's folder and a stand-in does the set-up."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader = SourceFileLoader("test_program", str(ROOT / "scripts/test"))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    made = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "test_program", made)  # dataclasses look their module up
-    loader.exec_module(made)
+    made = load("test_program", ROOT / "scripts/test")
     monkeypatch.setattr(made, "PROJECT", tmp_path)
     monkeypatch.setattr(made, "LOGS", tmp_path / ".cache/test")
     for name, code in (("scripts/setup", 0), ("molecule/shared/supplies", 0)):
