@@ -76,22 +76,69 @@ def pool(*urls: str) -> dict[str, dict[str, Any]]:
 
 def test_the_router_gets_exactly_the_pool():
     made, stand_in = router(A)
-    assert gateway.settle(made, pool(B), 5, [B]) is True
+    assert gateway.settle(made, pool(B), 5) is True
     assert set(stand_in.there) == {B}
     assert [ask[0] for ask in stand_in.asked if ask[0] != "GET"].count("POST") == 1
-    assert gateway.settle(made, pool(B), 5, [B]) is False
+    assert gateway.settle(made, pool(B), 5) is False
 
 
-def test_an_engine_is_added_once_and_with_its_key():
+def test_who_changes_the_pool_adds_what_is_theirs_and_nothing_that_is_on_its_way_in_already():
+    made, stand_in = router(A)
+    assert gateway.settle(made, pool(A, B), 5, []) is False
+    assert gateway.settle(made, pool(A, B), 5, [A, B]) is True
+    assert [body for method, _, body in stand_in.asked if method == "POST"] == [{"url": B}]
+
+
+def test_an_engine_is_added_once_and_with_its_key(tmp_path: Path):
     made, stand_in = router()
-    gateway.settle(made, {A: {"url": A, "api_key": "secret"}}, 5, [A])
+    wanted = {A: {"url": A, "api_key": "secret"}}
+    gateway.write_pool(tmp_path / "pool.json", wanted)
+    gateway.settle(made, wanted, 5)
+    gateway.await_healthy(made, tmp_path / "pool.json", [A], 5)
     assert [body for method, _, body in stand_in.asked if method == "POST"] == [{"url": A, "api_key": "secret"}]
 
 
-def test_an_engine_that_is_not_healthy_in_time_is_named_with_what_is_seen():
+def test_an_engine_that_is_not_healthy_in_time_is_named_with_what_is_seen(tmp_path: Path):
     made, _ = router(A, ill=(A,))
-    with pytest.raises(GatewayError, match=r"not settled.*10\.0\.0\.1:30000 \(ill, 0 requests\).*fix:"):
-        gateway.settle(made, pool(A), 0.05, [A])
+    gateway.write_pool(tmp_path / "pool.json", pool(A))
+    with pytest.raises(GatewayError, match=r"not settled.*10\.0\.0\.1:30000 \(ill, 0 requests\).*healthy: http.*fix:"):
+        gateway.await_healthy(made, tmp_path / "pool.json", [A], 0.05)
+
+
+def test_an_engine_that_leaves_the_pool_again_is_waited_for_no_longer(tmp_path: Path):
+    made, _ = router(A, ill=(A,))
+    gateway.write_pool(tmp_path / "pool.json", pool(A, B))
+    looks: list[int] = []
+
+    def ask(*words: Any, **more: Any) -> tuple[int, Any]:
+        looks.append(1)
+        if len(looks) == 3:
+            gateway.write_pool(tmp_path / "pool.json", pool(B))
+        return made.ask(*words, **more)
+
+    gateway.await_healthy(gateway.Router(made.url, ask), tmp_path / "pool.json", [A], 60)
+    assert len(looks) == 3
+
+
+def test_an_engine_that_is_not_given_up_in_time_is_an_error():
+    stuck = {"workers": [{"id": "1", "url": A, "is_healthy": True, "load": 3}]}
+    made = gateway.Router("http://127.0.0.1:1", lambda *_a, **_k: (200, stuck))
+    with pytest.raises(
+        GatewayError, match=r"not settled.*\(healthy, 3 requests\); expected none but http://10\.0\.0\.2"
+    ):
+        gateway.settle(made, pool(B), 0.05, [])
+
+
+def test_an_engine_that_goes_while_it_is_taken_out_is_gone():
+    made, stand_in = router(A)
+    (worker,) = made.workers()
+
+    def ask(method: str, *words: Any, **more: Any) -> tuple[int, Any]:
+        return (404, "no such worker") if method == "DELETE" else stand_in(method, *words, **more)
+
+    gateway.Router(made.url, ask).remove(worker)
+    with pytest.raises(GatewayError, match="answered 500"):
+        gateway.Router(made.url, lambda *_a, **_k: (500, "no")).remove(worker)
 
 
 def test_an_engine_that_nobody_waits_for_may_come_later():
@@ -294,6 +341,66 @@ def test_the_module_changes_a_pool_alone(
     monkeypatch.setattr(gateway, "changing", changing)
     call(capsys, check=check, router="http://127.0.0.1:1", file=str(tmp_path / "pool.json"), present=[{"url": A}])
     assert entered == ([] if check else [tmp_path / "pool.json"])
+
+
+def test_nobody_waits_while_somebody_elses_engine_becomes_healthy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, listening: Any
+):
+    """B is on its way in and ill; A leaves meanwhile, and B is not asked for a second time."""
+    url, stand_in = listening
+    stand_in.ill = (B,)
+    file = tmp_path / "pool.json"
+    gateway.write_pool(file, pool(A))
+    words = {"present": [{"url": B}], "router": url, "file": str(file), "seconds": 30}
+    program = f"""
+import json, sys
+sys.path[:0] = {[str(ROOT / "tests"), str(ROOT / "plugins/module_utils")]!r}
+from ansible.module_utils.testing import patch_module_args
+from test_gateway import module
+with patch_module_args(json.loads({json.dumps(words)!r})):
+    module().main()
+"""
+    entering = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    while B not in stand_in.there:
+        assert entering.poll() is None
+        threading.Event().wait(0.05)
+    left = call(capsys, router=url, file=str(file), absent=[A], seconds=5)
+    assert (left["pool"], left["router"], set(stand_in.there)) == ([B], "settled", {B})
+    assert entering.poll() is None
+    stand_in.ill = ()
+    said, _ = entering.communicate(timeout=60)
+    assert json.loads(said)["changed"] is True
+    assert [body for method, _, body in stand_in.asked if method == "POST"] == [{"url": B}]
+    assert list(gateway.read_pool(file)) == [B]
+
+
+def test_an_engine_with_another_key_is_given_to_the_router_anew(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, listening: Any
+):
+    url, stand_in = listening
+    given = {"router": url, "file": str(tmp_path / "pool.json")}
+    call(capsys, present=[{"url": A, "api_key": "first"}], **given)
+    stand_in.asked.clear()
+    assert call(capsys, present=[{"url": A, "api_key": "other"}], **given)["changed"] is True
+    changes = [(method, body) for method, _, body in stand_in.asked if method != "GET"]
+    assert changes[0][0] == "DELETE"
+    assert changes[-1] == ("POST", {"url": A, "api_key": "other"})
+    assert set(stand_in.there) == {A}
+    assert call(capsys, present=[{"url": A, "api_key": "other"}], **given)["changed"] is False
+
+
+def test_an_engine_is_asked_with_the_key_that_it_was_started_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+    monkeypatch.setattr(gateway, "wait_idle", lambda *words: asked.append(words[2]) or "idle")
+    files = [tmp_path / name for name in ("handed", "installed")]
+    for number in (0, 1, 2):
+        for file in files[2 - number :]:
+            file.write_text(f"{file.name}\n")
+        done = call(capsys, idle=A, idle_key_files=[str(file) for file in files])
+        assert done["idle"] == "idle"
+    assert asked == ["", "installed", "handed"]
 
 
 def test_without_a_router_the_file_alone_is_changed(capsys: pytest.CaptureFixture[str], tmp_path: Path):

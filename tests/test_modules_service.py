@@ -68,15 +68,21 @@ def state(active: str, sub: str = "", *, load: str = "loaded", status: str = "",
 
 
 class Systemd:
-    """A systemd that shows the given states one after the other (the last one for good) and notes what it is told."""
+    """A systemd that shows the given states one after the other (the last one for good) and notes what it is told.
+
+    A unit that ``of`` has is in that state, whatever the others are.
+    """
 
     def __init__(self, *states: UnitState) -> None:
         self.states = list(states) or [state("inactive", "dead")]
+        self.of: dict[str, UnitState] = {}
         self.told: list[str] = []
         self.enabled = True
         self.complaints: list[str] = []
 
-    def unit_state(self, _: str) -> UnitState:
+    def unit_state(self, unit: str) -> UnitState:
+        if unit in self.of:
+            return self.of[unit]
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
     def systemctl(self, *words: str, **_: Any) -> str:
@@ -171,8 +177,16 @@ def check_returned(module: ModuleType, result: Result, also: Iterable[str] = ())
 GENERATION = load("service_generation")
 
 
+def install(run: Run, *, check: bool = False, **given: Any) -> Result:
+    """Prepare a generation and install it, as a play does; return what the last of the two says."""
+    kept = run(GENERATION, check=check, operation="prepare", **given)
+    if check or kept["rc"] or not kept["changed"]:
+        return kept
+    return run(GENERATION, instance=given["instance"], operation="install", generation=kept["generation"])
+
+
 def test_a_first_generation_is_installed_and_wants_a_start(host: Path, fake: Systemd, run: Run):
-    result = run(GENERATION, **wanted(host))
+    result = install(run, **wanted(host))
     assert (result["changed"], result["action"], result["previous"]) == (True, "start", None)
     assert Store("kimi").current() == result["generation"]
     assert (host / f"etc/{UNIT}").read_text() == "one\n"
@@ -182,16 +196,16 @@ def test_a_first_generation_is_installed_and_wants_a_start(host: Path, fake: Sys
 
 
 def test_a_second_run_changes_nothing(host: Path, fake: Systemd, run: Run):
-    first = run(GENERATION, **wanted(host))
+    first = install(run, **wanted(host))
     runs(host, first["generation"])
     fake.states, fake.told = [state("active", "running")], []
-    again = run(GENERATION, **wanted(host))
+    again = install(run, **wanted(host))
     assert (again["changed"], again["action"], again["paths"]) == (False, "none", [])
     assert fake.told == []
 
 
 def test_check_mode_predicts_a_bare_host_and_touches_nothing(host: Path, fake: Systemd, run: Run):
-    result = run(GENERATION, check=True, **wanted(host))
+    result = install(run, check=True, **wanted(host))
     assert (result["changed"], result["action"]) == (True, "start")
     assert any("one" in entry["after"] for entry in result["diff"])
     assert list((host / "etc").iterdir()) == []
@@ -201,7 +215,7 @@ def test_check_mode_predicts_a_bare_host_and_touches_nothing(host: Path, fake: S
 
 def test_what_systemd_complains_about_is_not_installed(host: Path, fake: Systemd, run: Run):
     fake.complaints = ["sglang@kimi.service:3: Unknown key 'Foo' in section [Service], ignoring."]
-    result = run(GENERATION, **wanted(host))
+    result = install(run, **wanted(host))
     assert result["rc"] == 1
     assert "Unknown key 'Foo'" in result["msg"]
     assert list((host / "etc").iterdir()) == []
@@ -209,29 +223,99 @@ def test_what_systemd_complains_about_is_not_installed(host: Path, fake: Systemd
 
 
 def test_an_unknown_group_stops_before_anything_is_stopped(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     fake.told, fake.states = [], [state("active", "running")]
     given = wanted(host, unit="vllm@kimi.service")
     given["files"][0]["group"] = "no-such-group"
-    result = run(GENERATION, **given)
+    result = install(run, **given)
     assert "no-such-group" in result["msg"]
     assert fake.told == []
     assert Store("kimi").kept() == [Store("kimi").current()]
 
 
-def test_another_engine_stops_the_unit_that_it_replaces(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
+def test_what_is_prepared_is_kept_and_touches_nothing(host: Path, fake: Systemd, run: Run):
+    first = install(run, **wanted(host))["generation"]
+    runs(host, first)
     fake.told, fake.states = [], [state("active", "running")]
-    run(GENERATION, **wanted(host, unit="vllm@kimi.service"))
+    for _ in range(2):  # a run that was killed after it prepares the same again
+        kept = run(GENERATION, operation="prepare", **wanted(host, "two"))
+        assert (kept["changed"], kept["action"], kept["previous"]) == (True, "restart", first)
+        assert kept["generation"] != first
+        assert any("two" in entry["after"] for entry in kept["diff"])
+        check_returned(GENERATION, kept)
+    found = run(GENERATION, instance="kimi", operation="status")
+    assert (found["generation"], found["action"], found["drift"]) == (first, "none", [])
+    assert (host / f"etc/{UNIT}").read_text() == "one\n"
+    assert fake.told == []
+    assert Store("kimi").kept() == [kept["generation"], first]
+
+
+def test_a_rehearsal_keeps_nothing(host: Path, fake: Systemd, run: Run):
+    first = install(run, **wanted(host))["generation"]
+    kept = run(GENERATION, check=True, operation="prepare", **wanted(host, "two"))
+    assert (kept["changed"], Store("kimi").kept()) == (True, [first])
+
+
+def test_another_engine_stops_the_unit_that_it_replaces_when_it_is_installed_and_no_earlier(
+    host: Path, fake: Systemd, run: Run
+):
+    """Between the two the gateways are told, at the address that the old one has."""
+    old, new = wanted(host), wanted(host, unit="vllm@kimi.service")
+    old["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30000})
+    new["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30009})
+    runs(host, install(run, **old)["generation"])
+    fake.told, fake.of = [], {UNIT: state("active", "running"), "vllm@kimi.service": state("inactive", "dead")}
+    kept = run(GENERATION, operation="prepare", **new)
+    assert (kept["action"], kept["unit"], kept["will_listen"]["port"]) == ("start", "vllm@kimi.service", 30009)
+    until = run(GENERATION, instance="kimi", operation="status")
+    assert (until["unit"], until["active"], until["action"]) == (UNIT, "active", "none")
+    assert until["listens"] == kept["listens"] == {"host": "10.0.0.1", "port": 30000}
+    assert fake.told == []
+    assert (host / f"etc/{UNIT}").exists()
+    run(GENERATION, instance="kimi", operation="install", generation=kept["generation"])
     assert fake.told == [f"disable --now --quiet {UNIT}", "daemon-reload"]
     assert not (host / f"etc/{UNIT}").exists()
     assert (host / "etc/vllm@kimi.service").exists()
 
 
+def test_a_swap_of_engines_that_was_killed_is_taken_up_again(
+    host: Path, fake: Systemd, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed while the old unit stops: the next run still knows both units, and where the old one listened."""
+    old, new = wanted(host), wanted(host, unit="vllm@kimi.service")
+    old["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30000})
+    runs(host, install(run, **old)["generation"])
+    fake.of = {UNIT: state("active", "running"), "vllm@kimi.service": state("inactive", "dead")}
+
+    def killed(_: managed_files.Plan) -> None:
+        raise managed_files.ManagedFilesError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(managed_files, "apply", killed)
+        assert install(run, **new)["msg"] == "killed"
+    fake.told, fake.of[UNIT] = [], state("inactive", "dead")
+    again = run(GENERATION, operation="prepare", **new)
+    assert (again["changed"], again["action"], again["listens"]["port"]) == (True, "start", 30000)
+    assert install(run, **new)["previous"] == again["previous"]
+    assert fake.told == [f"disable --now --quiet {UNIT}", "daemon-reload"]
+    assert not (host / f"etc/{UNIT}").exists()
+
+
+def test_going_back_to_the_engine_before_stops_the_other(host: Path, fake: Systemd, run: Run):
+    good = install(run, **wanted(host))["generation"]
+    run(GENERATION, instance="kimi", operation="promote")
+    runs(host, install(run, **wanted(host, unit="vllm@kimi.service"))["generation"])
+    fake.told, fake.of = [], {"vllm@kimi.service": state("active", "running"), UNIT: state("inactive", "dead")}
+    back = run(GENERATION, instance="kimi", operation="restore")
+    assert (back["generation"], back["unit"], back["action"]) == (good, UNIT, "start")
+    assert fake.told == ["disable --now --quiet vllm@kimi.service", "daemon-reload"]
+    assert (host / f"etc/{UNIT}").exists()
+
+
 def test_a_replaced_unit_that_is_gone_already_is_left_alone(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     fake.told, fake.states = [], [state("inactive", "dead", load="not-found")]
-    run(GENERATION, **wanted(host, unit="vllm@kimi.service"))
+    install(run, **wanted(host, unit="vllm@kimi.service"))
     assert fake.told == ["daemon-reload"]
 
 
@@ -259,9 +343,9 @@ def test_a_replaced_key_restarts_what_serves_and_no_more():
 
 
 def test_restore_installs_the_last_good_generation(host: Path, fake: Systemd, run: Run):
-    good = run(GENERATION, **wanted(host))["generation"]
+    good = install(run, **wanted(host))["generation"]
     assert run(GENERATION, instance="kimi", operation="promote", evidence={"gate": 1})["changed"] is True
-    bad = run(GENERATION, **wanted(host, "bad"))
+    bad = install(run, **wanted(host, "bad"))
     assert bad["last_known_good"] == good
     rehearsal = run(GENERATION, check=True, instance="kimi", operation="restore")
     assert (rehearsal["changed"], rehearsal["generation"]) == (True, good)
@@ -274,7 +358,7 @@ def test_restore_installs_the_last_good_generation(host: Path, fake: Systemd, ru
 
 
 def test_there_may_be_nothing_to_restore(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     result = run(GENERATION, instance="kimi", operation="restore")
     assert "no generation to go back to" in result["msg"]
     result = run(GENERATION, instance="kimi", operation="restore", generation="123456789012")
@@ -283,7 +367,7 @@ def test_there_may_be_nothing_to_restore(host: Path, fake: Systemd, run: Run):
 
 def test_promotion_is_predicted_and_needs_something_installed(host: Path, fake: Systemd, run: Run):
     assert "nothing is installed" in run(GENERATION, instance="kimi", operation="promote")["msg"]
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     assert run(GENERATION, check=True, instance="kimi", operation="promote")["changed"] is True
     assert Store("kimi").last_known_good() is None
     run(GENERATION, instance="kimi", operation="promote")
@@ -293,7 +377,7 @@ def test_promotion_is_predicted_and_needs_something_installed(host: Path, fake: 
 def test_status_shows_drift_and_changes_nothing(host: Path, fake: Systemd, run: Run):
     bare = run(GENERATION, instance="kimi", operation="status")
     assert (bare["changed"], bare["generation"], bare["unit"], bare["action"]) == (False, None, "", "start")
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     (host / f"etc/{UNIT}").write_text("mine\n")
     fake.states = [state("active", "running", status="serving")]
     found = run(GENERATION, instance="kimi", operation="status")
@@ -304,22 +388,27 @@ def test_status_shows_drift_and_changes_nothing(host: Path, fake: Systemd, run: 
 
 
 def test_where_it_listens_is_what_the_generation_that_runs_says(host: Path, fake: Systemd, run: Run):
-    """What the service writes itself does not count, but for which of the kept generations it is."""
+    """What the service writes itself does not count, but for which of the kept generations it is.
+
+    Where that is unknown (a host that was rebooted has no record any more), it is what the installed one says.
+    """
     old = wanted(host)
     old["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30000})
-    made = run(GENERATION, **old)
+    made = install(run, **old)
     assert made["listens"] == {}
     runs(host, made["generation"])
     new = wanted(host)
     new["files"][1]["content"] = json.dumps({"host": "10.0.0.1", "port": 30009})
-    run(GENERATION, **new)
+    install(run, **new)
     assert run(GENERATION, instance="kimi", operation="status")["listens"] == {"host": "10.0.0.1", "port": 30000}
     (host / "run/kimi/state.json").write_text(json.dumps({"generation": "0" * 12, "host": "evil", "port": 1}))
-    assert run(GENERATION, instance="kimi", operation="status")["listens"] == {}
+    assert run(GENERATION, instance="kimi", operation="status")["listens"] == {"host": "10.0.0.1", "port": 30009}
+    (host / "run/kimi/state.json").unlink()
+    assert run(GENERATION, instance="kimi", operation="status")["listens"] == {"host": "10.0.0.1", "port": 30009}
 
 
 def test_an_altered_generation_is_an_error_with_a_sentence(host: Path, fake: Systemd, run: Run):
-    made = run(GENERATION, **wanted(host))["generation"]
+    made = install(run, **wanted(host))["generation"]
     manifest = host / f"state/kimi/generations/{made}/manifest.json"
     manifest.write_text(manifest.read_text().replace("one\\n", "evil\\n"))
     result = run(GENERATION, instance="kimi", operation="status")
@@ -359,38 +448,38 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_change_by_hand_is_said_shown_and_put_back(host: Path, fake: Systemd, run: Run, warned: list[str]):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     (host / f"etc/{UNIT}").write_text("by hand\n")
     for check in (True, False):
         warned.clear()
-        result = run(GENERATION, check=check, **wanted(host))
-        (warning,) = warned
+        result = install(run, check=check, **wanted(host))
+        (warning,) = set(warned)  # Ansible shows what is said twice once
         assert f"{host}/etc/{UNIT}" in warning
-        assert ("to be put back" in warning) is check
+        assert "which is undone" in warning
         assert "by hand" in result["diff"][0]["before"]
         assert result["drift"] == [f"{host}/etc/{UNIT}"]
     assert (host / f"etc/{UNIT}").read_text() == "one\n"
     warned.clear()
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     assert warned == []
 
 
 def test_what_a_killed_run_wrote_already_was_not_changed_by_hand(
     host: Path, fake: Systemd, run: Run, warned: list[str]
 ):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     (host / f"etc/{UNIT}").write_text("two\n")
-    assert (run(GENERATION, **wanted(host, "two"))["drift"], warned) == ([], [])
+    assert (install(run, **wanted(host, "two"))["drift"], warned) == ([], [])
 
 
 def test_drop_ins_of_others_are_named_and_left_alone(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
+    install(run, **wanted(host))
     fake.states = [dataclasses.replace(state("active"), drop_ins=(f"{host}/etc/{UNIT}", "/etc/local/90-mine.conf"))]
     assert run(GENERATION, instance="kimi", operation="status")["local"] == ["/etc/local/90-mine.conf"]
 
 
 def test_directives_that_the_hosts_systemd_does_not_know_are_left_out(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **unit_files(host, "[Service]\nRestartSec=5\nRestartSteps=3\n"))
+    install(run, **unit_files(host, "[Service]\nRestartSec=5\nRestartSteps=3\n"))
     text = (host / f"etc/systemd/{UNIT}").read_text()
     assert text == "[Service]\nRestartSec=5\n# RestartSteps= needs systemd 254; this host has 252\n"
 
@@ -401,11 +490,11 @@ def keyed(host: Path) -> Result:
 
 
 def test_a_key_that_was_replaced_restarts_the_service_once(host: Path, fake: Systemd, run: Run):
-    first = run(GENERATION, **keyed(host))
+    first = install(run, **keyed(host))
     runs(host, first["generation"])
     written = (host / "key").stat().st_mtime
     fake.states = [dataclasses.replace(state("active"), started=written + 1)]
-    assert run(GENERATION, **keyed(host))["action"] == "none" or written == 0
+    assert install(run, **keyed(host))["action"] == "none" or written == 0
     os.utime(host / "key", (written + 2, written + 2))
     result = run(GENERATION, instance="kimi", operation="status")
     assert (result["action"], result["stale_credentials"]) == ("restart", [f"{host}/key"])
@@ -415,8 +504,8 @@ def test_a_key_that_was_replaced_restarts_the_service_once(host: Path, fake: Sys
 
 
 def test_a_generation_whose_key_is_gone_is_refused_before_anything_changes(host: Path, fake: Systemd, run: Run):
-    kept = run(GENERATION, **keyed(host))["generation"]
-    now = run(GENERATION, **wanted(host))["generation"]
+    kept = install(run, **keyed(host))["generation"]
+    now = install(run, **wanted(host))["generation"]
     (host / "key").unlink()
     fake.told = []
     for check in (True, False):
@@ -424,12 +513,12 @@ def test_a_generation_whose_key_is_gone_is_refused_before_anything_changes(host:
         assert f"needs {host}/key" in result["msg"]
     assert Store("kimi").current() == now
     assert fake.told == []
-    assert run(GENERATION, check=True, **unit_files(host, f"LoadCredential=a:{host}/key\n"))["rc"] == 0
+    assert install(run, check=True, **unit_files(host, f"LoadCredential=a:{host}/key\n"))["rc"] == 0
 
 
 def test_a_restore_is_checked_in_a_rehearsal_too(host: Path, fake: Systemd, run: Run):
-    kept = run(GENERATION, **wanted(host))["generation"]
-    run(GENERATION, **wanted(host, "two"))
+    kept = install(run, **wanted(host))["generation"]
+    install(run, **wanted(host, "two"))
     fake.complaints = ["Unknown key"]
     result = run(GENERATION, check=True, instance="kimi", operation="restore", generation=kept)
     assert (result["rc"], "Unknown key" in result["msg"]) == (1, True)
@@ -439,11 +528,11 @@ def test_a_restore_is_checked_in_a_rehearsal_too(host: Path, fake: Systemd, run:
 
 
 def test_an_instance_is_removed_whole_and_its_neighbour_is_not(host: Path, fake: Systemd, run: Run):
-    run(GENERATION, **wanted(host))
-    run(GENERATION, **wanted(host, "two"))
+    install(run, **wanted(host))
+    install(run, **wanted(host, "two"))
     neighbour = wanted(host, unit="sglang@glm.service") | {"instance": "glm"}
     neighbour["files"][1]["path"] = f"{host}/etc/inference/glm/supervisor.json"
-    run(GENERATION, **neighbour)
+    install(run, **neighbour)
     (host / "etc/inference/kimi/api-key").write_text("secret")
     runs(host, "x")
     fake.states, fake.told = [state("active", "running")], []
@@ -500,7 +589,7 @@ def test_a_plan_that_cannot_be_is_refused_with_all_reasons(host: Path, fake: Sys
 def test_an_instance_that_left_the_inventory_is_reported_and_its_claims_count(host: Path, fake: Systemd, run: Run):
     old = wanted(host)
     old["files"][1]["content"] = json.dumps({"port": 30000})
-    run(GENERATION, **old)
+    install(run, **old)
     fake.states = [state("active", "running")]
     result = run(PLAN, **ASKED, instances=[four("renamed", 30001)])
     assert result["removed"] == [
@@ -707,7 +796,7 @@ SMOKE = load("smoke_test")
 @pytest.fixture
 def deployed(host: Path, fake: Systemd, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the id of a generation that is installed and runs, on a host whose smoke program a test writes."""
-    made: str = run(GENERATION, **wanted(host))["generation"]
+    made: str = install(run, **wanted(host))["generation"]
     runs(host, made)
     fake.states = [state("active", "running", status="serving")]
     monkeypatch.setattr(SMOKE, "command", lambda made, mode, _: [str(host / "smoke"), mode, made.id])

@@ -238,7 +238,7 @@ def gateway_entries(hosts: Sequence[str], variables: Mapping[str, Any], name: st
     entries = []
     for host in hosts:
         own = variables[host]
-        for instance in own.get("__fleet_proved", []):
+        for instance in own.get("__fleet_proved", {}).values():
             key = own.get("service_api_keys", {}).get(instance["name"], "")
             entries.append(gateway_entry(instance, own.get("ansible_host", host), host == name, key))
     return entries

@@ -25,7 +25,11 @@ options:
   absent: {description: URLs of engines that are sent nothing more., type: list, elements: str, default: []}
   exact: {description: Whether O(present) is the whole pool., type: bool, default: false}
   idle: {description: "An engine to wait for until it has nothing to do; nothing else is done then.", type: str}
-  idle_key: {description: Its key., type: str, default: ""}
+  idle_key_files:
+    description: Files with its key. The first that is there counts; without any it is asked without a key.
+    type: list
+    elements: path
+    default: []
   seconds: {description: The longest wait., type: int, default: 60}
   router: {description: Where the router listens on the gateway., type: str, default: "http://127.0.0.1:30100"}
   file: {description: The pool's file., type: path, default: /var/lib/inference-gateway/pool.json}
@@ -51,38 +55,52 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import gateway
 
+Pool = dict[str, dict[str, Any]]
+
 
 def pool(module: AnsibleModule) -> dict[str, Any]:
     """Bring file and router to the wanted pool; in check mode only say what would change."""
-    if module.check_mode:
-        return change(module)
-    with gateway.changing(Path(module.params["file"])):
-        return change(module)
-
-
-def change(module: AnsibleModule) -> dict[str, Any]:
-    """Compare, and change what differs."""
     given, file = module.params, Path(module.params["file"])
-    before = gateway.read_pool(file)
     present = [{key: value for key, value in entry.items() if value} for entry in given["present"]]
-    wanted = gateway.change(before, present, given["absent"], exact=given["exact"])
-    changed, state, router = wanted != before, "not running", gateway.Router(given["router"])
     if module.check_mode:
-        state = "not asked"
-    else:
-        if changed or not file.exists():
+        before = gateway.read_pool(file)
+        wanted = gateway.change(before, present, given["absent"], exact=given["exact"])
+        return result(before, wanted, changed=wanted != before, router="not asked")
+    router = gateway.Router(given["router"])
+    urls = [entry["url"] for entry in present]
+    with gateway.changing(file):
+        before = gateway.read_pool(file)
+        wanted = gateway.change(before, present, given["absent"], exact=given["exact"])
+        if wanted != before or not file.exists():
             gateway.write_pool(file, wanted)
-        if router.running():
-            healthy = [entry["url"] for entry in present]
-            changed, state = gateway.settle(router, wanted, given["seconds"], healthy) or changed, "settled"
+        runs = router.running()
+        told = runs and tell(router, before, wanted, urls, given["seconds"])
+    # others can change the pool while these become healthy
+    if runs:
+        gateway.await_healthy(router, file, urls, given["seconds"])
+    return result(before, wanted, changed=wanted != before or told, router="settled" if runs else "not running")
+
+
+def tell(router: gateway.Router, before: Pool, wanted: Pool, entering: list[str], seconds: int) -> bool:
+    """Have the router do what the file says, and say whether that changed anything."""
+    # the router keeps the key with which it was given an engine: one that has another now leaves first
+    kept = {url: entry for url, entry in wanted.items() if before.get(url, entry) == entry}
+    renewed = kept != wanted and gateway.settle(router, kept, seconds, [])
+    return bool(gateway.settle(router, wanted, seconds, entering) or renewed)
+
+
+def result(before: Pool, wanted: Pool, *, changed: bool, router: str) -> dict[str, Any]:
+    """Return what the module says; the pool's keys are no part of it."""
     diff = {"before": "".join(f"{url}\n" for url in sorted(before)), "after": "".join(f"{u}\n" for u in sorted(wanted))}
-    return {"changed": changed, "pool": sorted(wanted), "router": state, "diff": diff}
+    return {"changed": changed, "pool": sorted(wanted), "router": router, "diff": diff}
 
 
 def idle(module: AnsibleModule) -> dict[str, Any]:
     """Wait until the engine has nothing to do."""
     url, seconds = module.params["idle"], module.params["seconds"]
-    found = "not asked" if module.check_mode else gateway.wait_idle(url, seconds, module.params["idle_key"])
+    # read here: the key that an engine was started with need not be the one that the inventory has by now
+    keys = [path.read_text().strip() for path in map(Path, module.params["idle_key_files"]) if path.is_file()]
+    found = "not asked" if module.check_mode else gateway.wait_idle(url, seconds, next(iter(keys), ""))
     if found == "busy":
         module.warn(
             f"{url} still answers requests after {seconds} s; those that its own drain does not wait for are cut"
@@ -99,7 +117,7 @@ def main() -> None:
             "absent": {"type": "list", "elements": "str", "default": []},
             "exact": {"type": "bool", "default": False},
             "idle": {"type": "str"},
-            "idle_key": {"type": "str", "default": "", "no_log": True},
+            "idle_key_files": {"type": "list", "elements": "path", "default": [], "no_log": False},
             "seconds": {"type": "int", "default": 60},
             "router": {"type": "str", "default": "http://127.0.0.1:30100"},
             "file": {"type": "path", "default": "/var/lib/inference-gateway/pool.json"},

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: service_generation
-short_description: Install, prove or restore a generation of an instance
+short_description: Keep, install, prove or restore a generation of an instance
 description:
   - A generation is everything that decides what an instance runs. Its files are checked with the host's own
     C(systemd-analyze verify) before any of them is installed.
@@ -21,17 +21,20 @@ options:
   instance: {description: Name of the instance., type: str, required: true}
   operation:
     description:
-      - V(install) makes the given files the installed generation.
+      - V(prepare) checks the given files and keeps them as a generation. What is installed and what runs stay as they
+        are, so that the gateways can be told before anything is touched.
+      - V(install) makes the kept generation that O(generation) names the installed one. A unit of another engine that
+        it takes the place of is stopped and disabled.
       - V(promote) records that the installed generation passed its smoke test.
       - V(restore) installs the last generation that passed, or the one named with O(generation).
       - V(remove) stops and disables the instance and removes its unit, settings, secrets and generations.
       - V(status) only looks.
     type: str
-    choices: [install, promote, restore, remove, status]
-    default: install
-  unit: {description: Name of the unit. Required to install., type: str}
-  release: {description: Id of the engine release. Required to install., type: str}
-  toolkit: {description: Version of the toolkit on the host. Required to install., type: str}
+    choices: [prepare, install, promote, restore, remove, status]
+    required: true
+  unit: {description: Name of the unit. Required to prepare., type: str}
+  release: {description: Id of the engine release. Required to prepare., type: str}
+  toolkit: {description: Version of the toolkit on the host. Required to prepare., type: str}
   files:
     description: As for M(managed_files); C(@generation@) in a content stands for the generation's id.
     type: list
@@ -43,7 +46,7 @@ options:
       mode: {description: "Its mode as an octal string; V(0644) when absent.", type: str}
       owner: {description: Its owner., type: str, default: root}
       group: {description: Its group., type: str, default: root}
-  generation: {description: The generation to restore., type: str}
+  generation: {description: The generation to install or to restore. Required to install., type: str}
   evidence: {description: What the smoke test measured; kept with V(promote)., type: dict, default: {}}
   keep: {description: How many generations to keep beside those in use., type: int, default: 3}
 author: The inference toolkit's authors
@@ -58,21 +61,25 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-generation: {description: Id of the generation that is installed afterwards., returned: success, type: str}
+generation: {description: Id of the generation that is prepared or installed., returned: success, type: str}
 running: {description: Id of the generation that the running process was started with., returned: success, type: str}
 action: {description: "What the service needs: V(none), V(start) or V(restart).", returned: success, type: str}
 last_known_good: {description: Id of the generation that last passed its smoke test., returned: success, type: str}
-previous: {description: Id of the generation that was installed before., returned: success, type: str}
+previous: {description: Id of the generation that was installed when the module began., returned: success, type: str}
 drift: {description: Files that were changed by hand since they were installed., returned: success, type: list}
 local: {description: Drop-ins that are not of this toolkit and that the unit reads., returned: success, type: list}
 stale_credentials: {description: Secrets that were replaced since the process started., returned: success, type: list}
-paths: {description: Files that were changed now., returned: success, type: list}
+paths: {description: "Files that were changed now; with V(prepare), those that differ.", returned: success, type: list}
 unit: {description: Name of the unit., returned: success, type: str}
 release: {description: Id of the release that the generation runs., returned: success, type: str}
 toolkit_path: {description: Folder of the toolkit that the generation uses., returned: success, type: str}
 active: {description: The unit's ActiveState., returned: success, type: str}
 started: {description: When its main process was started (seconds since 1970)., returned: success, type: float}
-listens: {description: C(host) and C(port) of the generation that runs or ran last., returned: success, type: dict}
+listens:
+  description: C(host) and C(port) of the generation that runs or ran last; where that is unknown, of the installed one.
+  returned: success
+  type: dict
+will_listen: {description: C(host) and C(port) of RV(generation)., returned: success, type: dict}
 status: {description: What the service says of itself (STATUS=)., returned: success, type: str}
 """
 
@@ -84,7 +91,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.inference import generations, managed_files, systemd, toolkit
 
-OPERATIONS = ["install", "promote", "restore", "remove", "status"]
+OPERATIONS = ["prepare", "install", "promote", "restore", "remove", "status"]
 
 ENTRY = {
     "path": {"type": "path", "required": True},
@@ -96,17 +103,20 @@ ENTRY = {
 }
 
 
-def wanted_generation(module: AnsibleModule, store: generations.Store) -> generations.Generation:
-    """Return the generation that is to be installed."""
+def given_generation(module: AnsibleModule) -> generations.Generation:
+    """Return the generation that the given files make, as this host's systemd can read it."""
     given = module.params
-    if given["operation"] == "install":
-        files = tuple(map(managed_files.Entry.from_dict, given["files"]))
-        made = generations.Generation(given["instance"], given["unit"], given["release"], given["toolkit"], files)
-        return made.for_systemd(systemd.version())
-    target = given["generation"] or store.rollback_target()
+    files = tuple(map(managed_files.Entry.from_dict, given["files"]))
+    made = generations.Generation(given["instance"], given["unit"], given["release"], given["toolkit"], files)
+    return made.for_systemd(systemd.version())
+
+
+def kept_generation(module: AnsibleModule, store: generations.Store) -> generations.Generation:
+    """Return the kept generation that is to be installed."""
+    target = module.params["generation"] or store.rollback_target()
     if target is None:
         raise generations.GenerationError(
-            f"{given['instance']} has no generation to go back to: no other one ever passed its smoke test"
+            f"{store.instance} has no generation to go back to: no other one ever passed its smoke test"
         )
     return store.load(target)
 
@@ -114,7 +124,7 @@ def wanted_generation(module: AnsibleModule, store: generations.Store) -> genera
 def usable(module: AnsibleModule, generation: generations.Generation, *, rehearse: bool) -> None:
     """End the module when the generation could not run here, before anything is changed."""
     missing = [str(path) for path in generation.credentials() if not path.is_file()]
-    if missing and not (module.check_mode and module.params["operation"] == "install"):
+    if missing and not (module.check_mode and module.params["operation"] == "prepare"):
         raise generations.GenerationError(
             f"generation {generation.id} of {generation.instance} needs {', '.join(missing)}, which is not there; "
             "give the key again in service_api_keys and run site.yml"
@@ -146,40 +156,64 @@ def retire(unit: str) -> None:
         systemd.systemctl("disable", "--now", "--quiet", "--", unit)
 
 
-def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
-    """Make the wanted generation the installed one."""
+def compare(
+    module: AnsibleModule, store: generations.Store, wanted: generations.Generation
+) -> tuple[generations.Difference, dict[str, Any]]:
+    """Hold what is installed against the wanted generation; end the module when that could not run here."""
     previous = store.current()
-    wanted = wanted_generation(module, store)
     difference = store.compare(wanted)
     changed = bool(difference.plan.changes) or previous != wanted.id
-    # a rehearsal on a bare host lacks what the unit names; a generation that ran here before lacks nothing
-    usable(module, wanted, rehearse=changed and (not module.check_mode or module.params["operation"] == "restore"))
+    # a rehearsal on a bare host lacks what the unit names; a generation that is kept lacks nothing
+    usable(module, wanted, rehearse=changed and (not module.check_mode or module.params["operation"] != "prepare"))
     if difference.drift:
+        # in the same words by whoever prepares it and installs it: Ansible shows a warning once
         module.warn(
-            f"changed by hand since it was installed, and {'to be ' if module.check_mode else ''}put back: "
-            f"{', '.join(difference.drift)} (--diff shows how; a drop-in of another name, such as 90-local.conf, is "
-            "left alone)"
+            f"changed by hand since it was installed, which is undone: {', '.join(difference.drift)} (--diff shows "
+            "how; a drop-in of another name, such as 90-local.conf, is left alone)"
         )
-    if changed and not module.check_mode:
-        if difference.plan.unknown_owners:
-            raise managed_files.ManagedFilesError(f"no such user or group: {', '.join(difference.plan.unknown_owners)}")
-        store.keep(wanted)
-        if difference.replaced_unit:  # while systemd still has its file: it would go on serving on the same port
-            retire(difference.replaced_unit)
-        managed_files.apply(difference.plan)
-        systemd.systemctl("daemon-reload")
-        store.installed(wanted)
-    return {
+    if difference.plan.unknown_owners and not module.check_mode:
+        raise managed_files.ManagedFilesError(f"no such user or group: {', '.join(difference.plan.unknown_owners)}")
+    return difference, {
         "changed": changed,
         "generation": wanted.id,
         "previous": previous,
         "drift": difference.drift,
         "paths": difference.plan.paths,
         "diff": difference.plan.diff(),
-        "unit": wanted.unit,
-        "release": wanted.release,
-        "toolkit_path": f"{toolkit.ROOT}/{wanted.toolkit}",
+        **about(wanted),
     }
+
+
+def about(generation: generations.Generation | None) -> dict[str, Any]:
+    """Return what a generation is made for; nothing in it where there is none."""
+    return {
+        "unit": generation.unit if generation else "",
+        "release": generation.release if generation else "",
+        "toolkit_path": f"{toolkit.ROOT}/{generation.toolkit}" if generation else "",
+        "will_listen": generation.listens if generation else {},
+    }
+
+
+def prepare(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
+    """Keep the given files as a generation that can be installed."""
+    wanted = given_generation(module)
+    _, result = compare(module, store, wanted)
+    if result["changed"] and not module.check_mode:
+        store.keep(wanted)
+    return result
+
+
+def install(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
+    """Make a kept generation the installed one."""
+    wanted = kept_generation(module, store)
+    difference, result = compare(module, store, wanted)
+    if result["changed"] and not module.check_mode:
+        if difference.replaced_unit:  # while systemd still has its file: it would go on serving on the same port
+            retire(difference.replaced_unit)
+        managed_files.apply(difference.plan)
+        systemd.systemctl("daemon-reload")
+        store.installed(wanted)
+    return result
 
 
 def look(store: generations.Store) -> dict[str, Any]:
@@ -192,9 +226,7 @@ def look(store: generations.Store) -> dict[str, Any]:
         "previous": current,
         "drift": store.compare(generation).plan.paths if generation else [],
         "paths": [],
-        "unit": generation.unit if generation else "",
-        "release": generation.release if generation else "",
-        "toolkit_path": f"{toolkit.ROOT}/{generation.toolkit}" if generation else "",
+        **about(generation),
     }
 
 
@@ -238,7 +270,8 @@ def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
     """Return what the unit does now, and what it needs."""
     running = generations.running(store.instance)
     # out of root's own record: what the service says of itself may name any address
-    listens = store.load(running).listens if running in store.kept() else {}
+    last = next((one for one in (running, result["previous"]) if one in store.kept()), None)
+    listens = store.load(last).listens if last else {}
     known = {"running": running, "listens": listens, "last_known_good": store.last_known_good()}
     if not result["unit"]:
         nothing = {"active": "", "started": 0.0, "status": "", "stale_credentials": [], "local": []}
@@ -263,7 +296,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "instance": {"type": "str", "required": True},
-            "operation": {"type": "str", "choices": OPERATIONS, "default": "install"},
+            "operation": {"type": "str", "choices": OPERATIONS, "required": True},
             "unit": {"type": "str"},
             "release": {"type": "str"},
             "toolkit": {"type": "str"},
@@ -272,12 +305,15 @@ def main() -> None:
             "evidence": {"type": "dict", "default": {}},
             "keep": {"type": "int", "default": 3},
         },
-        required_if=[("operation", "install", ("unit", "release", "toolkit", "files"))],
+        required_if=[
+            ("operation", "prepare", ("unit", "release", "toolkit", "files")),
+            ("operation", "install", ("generation",)),
+        ],
         supports_check_mode=True,
     )
     store = generations.Store(module.params["instance"])
     operation = module.params["operation"]
-    steps = {"install": install, "restore": install, "remove": remove}
+    steps = {"prepare": prepare, "install": install, "restore": install, "remove": remove}
     try:
         result = steps[operation](module, store) if operation in steps else look(store)
         if operation == "promote":

@@ -48,6 +48,7 @@ passed: {description: True when nothing critical and nothing unknown was found.,
 mode: {description: "What was run: V(full) or V(quick).", returned: success, type: str}
 report: {description: The JSON object of the program., returned: success, type: dict}
 generation: {description: The generation that was tested., returned: success, type: str}
+listens: {description: C(host) and C(port) of that generation., returned: success, type: dict}
 promoted: {description: True when it became the last known good one now., returned: success, type: bool}
 engaged: {description: "What unit, process and release say of themselves afterwards.", returned: success, type: dict}
 """
@@ -123,11 +124,12 @@ def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
     current = store.current()
     proved = current is not None and current == store.last_known_good()
     mode = ("quick" if proved else "full") if module.params["mode"] == "auto" else module.params["mode"]
-    result: dict[str, Any] = {"mode": mode, "generation": current}
+    generation = store.load(current) if current else None
+    result: dict[str, Any] = {"mode": mode, "generation": current, "listens": generation.listens if generation else {}}
     if module.check_mode:
         news = not proved and mode == "full"
         return {**result, "changed": news, "passed": True, "promoted": news, "report": {}, "engaged": {}}
-    if current is None:
+    if generation is None:
         raise generations.GenerationError(f"nothing is installed for {store.instance}; run site.yml first")
     running = generations.running(store.instance)
     if running not in (None, current):
@@ -137,12 +139,12 @@ def test(module: AnsibleModule, store: generations.Store) -> dict[str, Any]:
         )
     (store.folder / "smoke").mkdir(mode=0o700, exist_ok=True)
     given = profile(store.instance, Path(module.params["topology"]))
-    report = run(module, command(store.load(current), mode, store.folder), given)
+    report = run(module, command(generation, mode, store.folder), given)
     if module.params["restoring"]:
         report = forgive_regressions(report)
     passed, promoted = bool(report.get("ok")), False
     if passed and mode == "full" and module.params["promote"]:
-        promoted = store.promote(current, {"gate": report.get("gate")}, module.params["keep"])
+        promoted = store.promote(generation.id, {"gate": report.get("gate")}, module.params["keep"])
     engaged = instances.describe(store.instance)
     return {
         **result, "changed": promoted, "passed": passed, "promoted": promoted, "report": report, "engaged": engaged

@@ -98,12 +98,12 @@ class Router:
         self._accepted("POST", f"{self.url}/workers", wish)
 
     def remove(self, worker: Worker) -> None:
-        """Ask it to send an engine nothing more."""
-        self._accepted("DELETE", f"{self.url}/workers/{worker.id}")
+        """Ask it to send an engine nothing more; one that is gone by now has been sent its last."""
+        self._accepted("DELETE", f"{self.url}/workers/{worker.id}", gone=404)
 
-    def _accepted(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> None:
+    def _accepted(self, method: str, url: str, body: Mapping[str, Any] | None = None, gone: int | None = None) -> None:
         status, said = self.ask(method, url, body)
-        if status // 100 != 2:  # noqa: PLR2004 - HTTP's class of success
+        if status // 100 != 2 and status != gone:  # noqa: PLR2004 - HTTP's class of success
             raise GatewayError(f"router: {method} {url} was answered {status} {said!r}")
 
 
@@ -159,32 +159,54 @@ def change(
     return wanted
 
 
-def settle(router: Router, pool: Mapping[str, Mapping[str, Any]], seconds: float, healthy: Iterable[str] = ()) -> bool:
-    """Give the running router exactly this pool, and wait until the named engines are healthy in it.
+def settle(
+    router: Router, pool: Mapping[str, Mapping[str, Any]], seconds: float, entering: Iterable[str] | None = None
+) -> bool:
+    """Have the running router give up what is not in this pool, and ask it to take what it lacks.
 
-    Return whether anything had to be done. Raises GatewayError when it is not so in ``seconds``.
+    With ``entering`` only those of the pool are asked for: another one may be on its way in for somebody else, and
+    would be added twice. Return whether anything had to be done. Raises GatewayError when the router still has what is
+    not in the pool after ``seconds``. It takes an engine when it has looked at it: see ``await_healthy``.
     """
-    deadline, asked, changed = time.monotonic() + seconds, set[str](), False
-    waiting = set(healthy)
-    while True:
-        there = {worker.url: worker for worker in router.workers()}
-        for url in sorted(pool.keys() - there.keys() - asked):
-            router.add(pool[url])
-            asked.add(url)
-            changed = True
+    deadline, changed = time.monotonic() + seconds, False
+    there = {worker.url: worker for worker in router.workers()}
+    for url in sorted((pool.keys() if entering is None else pool.keys() & set(entering)) - there.keys()):
+        router.add(pool[url])
+        changed = True
+    while there.keys() - pool.keys():
+        if time.monotonic() > deadline:
+            raise _unsettled(router, there, seconds, f"none but {', '.join(sorted(pool)) or 'none'}")
         for url in sorted(there.keys() - pool.keys()):
             router.remove(there[url])
-            changed = True
-        ill = sorted(url for url in waiting if url not in there or not there[url].healthy)
-        if there.keys() <= pool.keys() and not ill:
-            return changed
-        if time.monotonic() > deadline:
-            raise GatewayError(
-                f"router {router.url}: not settled after {seconds:.0f} s; seen {_shown(there.values())}; "
-                f"expected healthy: {', '.join(ill) or 'none'}, in all {', '.join(sorted(pool)) or 'none'}; "
-                "fix: see whether the gateway reaches the engine (curl URL/health), and the router's journal"
-            )
+        changed = True
         time.sleep(POLL_S)
+        there = {worker.url: worker for worker in router.workers()}
+    return changed
+
+
+def await_healthy(router: Router, file: Path, urls: Iterable[str], seconds: float) -> None:
+    """Wait until engines that were put into the pool of ``file`` are healthy in the router.
+
+    Nobody else has to wait meanwhile, so one of them may leave the pool again: that one is waited for no longer.
+    Raises GatewayError when they are not healthy after ``seconds``.
+    """
+    deadline, wanted = time.monotonic() + seconds, set(urls)
+    while True:
+        there = {worker.url: worker for worker in router.workers()}
+        ill = {url for url in wanted if url not in there or not there[url].healthy}
+        missing = sorted(ill & read_pool(file).keys())
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise _unsettled(router, there, seconds, f"healthy: {', '.join(missing)}")
+        time.sleep(POLL_S)
+
+
+def _unsettled(router: Router, there: Mapping[str, Worker], seconds: float, expected: str) -> GatewayError:
+    return GatewayError(
+        f"router {router.url}: not settled after {seconds:.0f} s; seen {_shown(there.values())}; expected {expected}; "
+        "fix: see whether the gateway reaches the engine (curl URL/health), and the router's journal"
+    )
 
 
 def _shown(workers: Iterable[Worker]) -> str:
