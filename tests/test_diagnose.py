@@ -741,6 +741,33 @@ def test_an_error_that_no_table_knows_is_shown_and_not_called_fine():
     assert "exception-unknown" in found("AcmeError: no such gadget")
 
 
+def test_a_bare_assertion_is_shown_with_its_line_of_code():
+    prefix = "(Worker_TP1 pid=9) ERROR 11-30 10:00:00 [multiproc_executor.py:888] "
+    text = "".join(
+        f"{prefix}{line}\n" for line in ("Traceback (most recent call last):", "    assert a.ok", "AssertionError")
+    )
+    (finding,) = [f for f in diagnose(text).report.findings if f.id == "exception-unknown"]
+    assert "AssertionError (assert a.ok)" in finding.seen
+    cancelled = TRACEBACK.replace("AcmeError: no such gadget", "asyncio.exceptions.CancelledError")
+    assert "exception-unknown" not in found(cancelled)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ValueError: Unrecognized dtype: auto",
+        "RuntimeError: query and key must have the same dtype",
+        "RuntimeError: Worker failed with error 'an fp8 KV cache requires an fp8 prefill query'",
+        "NotImplementedError: MLA with this cache is not supported.",
+        'ValueError("the drafter does not support prefix caching")',
+    ],
+)
+def test_a_refused_combination_is_told_from_an_unknown_error(said):
+    findings = found(TRACEBACK.replace("AcmeError: no such gadget", said))
+    assert findings["combination-refused"].level == "critical" and "exception-unknown" not in findings
+    assert "combination-refused" not in found(TRACEBACK.replace("AcmeError: no such gadget", said) + BATCH)
+
+
 def test_an_error_that_is_known_or_was_survived_is_not_called_unknown():
     assert "exception-unknown" not in found(TRACEBACK + OUT_OF_MEMORY)
     assert "exception-unknown" not in found(TRACEBACK + BATCH)

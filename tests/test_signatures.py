@@ -102,6 +102,15 @@ def test_the_first_real_cause_is_found_behind_its_echoes():
     assert root_cause(scan(reversed(log[:3]))).signature.id == "cuda-out-of-memory"
 
 
+def test_a_vague_cause_gives_way_to_one_close_behind_it_and_to_no_later_one():
+    vague = "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
+    last = ["Last error:", "Cuda failure 217 'peer access is not supported between these two devices'"]
+    later = [*["INFO restarted"] * signatures.NEAR, "OSError: [Errno 98] address already in use"]
+    assert root_cause(scan([vague, *last, *later])).signature.id == "nccl-peer-access-failed"
+    assert root_cause(scan([vague, *later])).signature.id == "nccl-error"
+    assert root_cause(scan([*last, vague])).signature.id == "nccl-peer-access-failed"
+
+
 def test_an_echo_alone_is_better_than_nothing_and_a_warning_never_hides_an_error():
     echo = "RuntimeError: Engine core initialization failed. See root cause above."
     warning = "WARNING Unknown vLLM environment variable detected: VLLM_X"

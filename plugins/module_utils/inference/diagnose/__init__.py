@@ -48,6 +48,14 @@ _CONNECTING = re.compile(
 """NCCL's lines before a communicator begins and while its ranks connect."""
 
 
+_REFUSES = re.compile(
+    r"\b(?:not (?:yet |currently )?(?:supported|implemented|allowed|compatible)|unsupported|unrecogni[sz]ed"
+    r"|incompatible|only (?:supports?|supported|works?)|(?:does not|doesn't|cannot) support|requires?|must (?:be|have|match|not))\b",
+    re.IGNORECASE,
+)
+"""How an engine says that it cannot do what it was asked to, whatever that was."""
+
+
 @dataclass
 class Diagnosis:
     """The findings, and the kinds of input that were recognised."""
@@ -119,7 +127,7 @@ def _judge_exception(number: int, said: str, cause: signatures.Match | None, rea
     """Report what no table knows: before echoes that say nothing of the cause, behind those that do."""
     if signatures.scan([said]):
         return
-    reading.add("exception-unknown", f"line {number}: {said}")
+    reading.add("combination-refused" if _REFUSES.search(said) else "exception-unknown", f"line {number}: {said}")
     if cause is None or cause.signature.cause in ("worker", "unit", "restart"):
         reading.findings.insert(0, reading.findings.pop())
 

@@ -55,6 +55,16 @@ _ROWS: tuple[Rule, ...] = (
         "the release, the model's format and the flags with what its documentation supports",
         "CPython tracebacks",
     ),
+    Rule(
+        "combination-refused",
+        "critical",
+        "the engine refuses this combination of model, options and GPU",
+        "a combination that the release documents",
+        "change the dtype, backend or option that the message names (--kv-cache-dtype auto and the engine's own "
+        "choice of --attention-backend and --moe-runner-backend first; then without speculative decoding); it fails "
+        "the same way each time: do not restart",
+        "vllm#54690, vllm#57713, vllm#50056",
+    ),
     # secrets
     Rule(
         "secret-in-command-line",

@@ -93,8 +93,12 @@ def _rank(line: str) -> int:
 
 _TRACEBACK = "Traceback (most recent call last)"
 _EXCEPTION = re.compile(
-    r"(?:^|[\s\])|:])(?P<said>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt): \S.*)$"
+    r"(?:^|[\s\])|:])(?P<said>(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+    r"(?:(?:Error|Exception|Exit|Interrupt)(?:: \S|\([\"']).*|(?<!Cancelled)Error))$"
 )
+"""What an exception says; an error may say nothing (a bare assert)."""
+_CODE = re.compile(r"^.*\s{4}(?=\S)")
+"""What stands before a traceback's line of code."""
 _LIFE = re.compile(r"\b(?:Prefill|Decode) batch\b|HTTP/1\.1\" 200\b|Avg generation throughput: (?!0\.0 )")
 _SHORT = 5
 """Lines up to which an exception counts without its traceback: somebody copied only what it says."""
@@ -105,10 +109,15 @@ def unexplained(lines: Sequence[str]) -> tuple[int, str] | None:
     tracebacks = any(_TRACEBACK in line for line in lines)
     if not tracebacks and len(lines) > _SHORT:
         return None
-    said = [(number, found["said"]) for number, found in _exceptions(lines)]
+    said = [(number, _with_code(found["said"], lines[number - 2 : number - 1])) for number, found in _exceptions(lines)]
     if not said or any(_LIFE.search(line) for line in lines[said[-1][0] :]):
         return None
     return said[-1]
+
+
+def _with_code(said: str, before: Sequence[str]) -> str:
+    """Return what an exception says, with the line of code before it where it says nothing."""
+    return said if " " in said or not before else f"{said} ({_CODE.sub('', before[0]).strip()})"
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[tuple[int, re.Match[str]]]:

@@ -120,15 +120,23 @@ def scan(lines: Iterable[str]) -> list[Match]:
     return scanner.matches
 
 
+NEAR = 10
+"""Lines within which a cause explains a vague one before it: rows such as NCCL's "Last error" follow the exception."""
+
+
 def root_cause(matches: Iterable[Match]) -> Match | None:
     """Return what explains a failure: the first critical cause, else the first critical echo of one, else a warning.
 
     A later error (an address in use in the restart loop that follows an out-of-memory) never hides the first, a
-    warning never hides an error, and harmless lines never count.
+    warning never hides an error, and harmless lines never count. A cause closely behind a vague one goes before it.
     """
     ranked = sorted(
         (match for match in matches if match.signature.role != "harmless" and match.signature.level != "info"),
-        key=lambda match: (match.signature.level != "critical", match.signature.role == "consequence", match.number),
+        key=lambda match: (
+            match.signature.level != "critical",
+            match.signature.role == "consequence",
+            match.number + NEAR * match.signature.vague,
+        ),
     )
     return ranked[0] if ranked else None
 

@@ -147,10 +147,12 @@ MEMORY: tuple[Signature, ...] = (
             "cuda_error_out_of_memory",
             "cublas_status_alloc_failed",
             "curesult",
+            "nv_err_no_memory",
             "vram",
         ),
         pattern=r"(?:\bcu(?:da|blas)\w*\b|Triton|\bGPU\b)[^.;]{0,40}\bout of memory|\bOutOfMemoryError\b"
-        r"|insufficient free VRAM|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|insufficient free VRAM|NV_ERR_NO_MEMORY|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|CUBLAS_STATUS_ALLOC_FAILED"
         r"|CUresult error:? +(?:result=)?2\b",
         what="the GPU ran out of memory",
         expected="weights, KV cache, graphs and NCCL's buffers fit, with room for the largest prefill",
@@ -347,7 +349,8 @@ MODEL: tuple[Signature, ...] = (
             "checksums",
             "pytorchstreamreader",
         ),
-        pattern=r"is not a valid JSON file|PytorchStreamReader failed|SafetensorError"
+        pattern=r"is not a valid JSON file|safetensors\b.{0,80}\b(?:malformed|corrupt\w*|truncated|incomplete)\b"
+        r"|PytorchStreamReader failed|SafetensorError"
         r"|Error while deserializing header|MetadataIncompleteBuffer"
         r"|HeaderTooLarge"
         r"|InvalidHeaderDeserialization|No such file or directory: '?[^' ]*\.safetensors"
@@ -364,8 +367,9 @@ MODEL: tuple[Signature, ...] = (
         id="weights-mismatch",
         level="critical",
         cause="model",
-        words=("weight", "keyerror", "mismatch", "exceeds", "parameter"),
-        pattern=r"Attempted to load weight \(|size mismatch for [\w.]+:|\bKeyError: ['\"][\w.]*(?:layers\.\d+\.|_scale"
+        words=("weight", "keyerror", "mismatch", "exceeds", "parameter", "loaded_weight", "scales"),
+        pattern=r"Attempted to load weight \(|assert .{0,60}(?:== loaded_weight\.|loaded_weight\S* ==|% scales\.)"
+        r"|size mismatch for [\w.]+:|\bKeyError: ['\"][\w.]*(?:layers\.\d+\.|_scale"
         r"|_proj|\.weight)[\w.]*['\"]|start \(\d+\) \+ length \(\d+\) exceeds dimension size"
         r"|There is no module or parameter named|No parameter named .{1,80} found",
         what="the weights do not fit the model as this engine release knows it",
@@ -408,10 +412,10 @@ MODEL: tuple[Signature, ...] = (
         id="parallel-size-mismatch",
         level="critical",
         cause="option",
-        words=("ordinal", "world", "divisible", "gpus", "device"),
+        words=("ordinal", "world", "divisible", "divided", "gpus", "device"),
         pattern=r"invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
-        r"|[Ww]orld size .*larger than .*available|(?:heads|size"
-        r"|experts)\b.{0,80}(?:must be|is not|not) divisible by|(?:tp|tensor.parallel).{0,60}(?:exceeds"
+        r"|[Ww]orld size .*larger than .*available|(?:must be|is not|not|cannot be) (?:evenly )?"
+        r"(?:divisible|divided) by(?!.{0,20}page)|(?:tp|tensor.parallel).{0,60}(?:exceeds"
         r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
@@ -448,11 +452,11 @@ MODEL: tuple[Signature, ...] = (
         id="model-architecture-unknown",
         level="critical",
         cause="model",
-        words=("architecture", "architectures", "implementation", "unrecognized"),
+        words=("architecture", "architectures", "implementation", "unrecognized", "config_mapping"),
         pattern=r"has no (?:SGLang|vLLM) implementation|Model architectures? .*(?:not supported|failed to be inspected)"
         r"|does not recognize this architecture"
         r"|\bmodel (?:with|of) architecture .{1,60}not (?:yet )?supported"
-        r"|Unsupported (?:model )?architectures?:? ?\[|Unrecognized configuration class",
+        r"|Unsupported (?:model )?architectures?:? ?\[|= CONFIG_MAPPING\[|Unrecognized configuration class",
         what="this engine release does not know the model's architecture",
         expected="an engine release (and transformers) that lists it",
         fix="take a newer engine release; do not restart: it fails the same way each time",
@@ -624,9 +628,9 @@ ARCHITECTURE: tuple[Signature, ...] = (
         id="cutlass-failed",
         level="critical",
         cause="unsupported",
-        words=("cutlass", "gemm"),
+        words=("cutlass", "gemm", "internal"),
         pattern=r"Failed to (?:initialize|run) (?:the )?(?:cutlass|\w*GEMM\b)|(?:Got )?cutlass error"
-        r"|cutlass.*(?:kErrorInternal"
+        r"|Error: Error Internal\b|cutlass.*(?:kErrorInternal"
         r"|Error Internal)",
         what="a CUTLASS kernel could not be started on this GPU",
         expected="a backend with tiles for SM120",
@@ -710,6 +714,8 @@ ARCHITECTURE: tuple[Signature, ...] = (
             "support",
             "requires",
             "compiled",
+            "sm121",
+            "usable",
         ),
         pattern=r"Unsupported compute capability|not supported on \.target|No valid attention backend"
         r"|is not valid for this configuration|is not supported on (?:this GPU|Blackwell|the SM12)"
@@ -718,9 +724,12 @@ ARCHITECTURE: tuple[Signature, ...] = (
         r"|capability \(?12[., ]+0\)?).{0,80}not (?:yet )?support"
         r"|quantization method .* is not supported for the current GPU"
         r"|No compiled [\w -]{1,60}?(?: for (?:a )?(?:CUDA|compute|SM)| kernel)"
-        r"|(?:Error|Exception)(?:: |, |\]\[)[^{]{0,300}(?:only support(?:s|ed)(?: on| for| by)? (?:SM|Hopper"
-        r"|Ampere|Blackwell|compute|arch)|only (?:SM|arch|compute).{0,60}\bsupported|\barch\w* (?:is )?(?:un"
+        r"|(?:Error|Exception)(?:: |, |\]\[|\([\"'])[^{]{0,300}(?:only support(?:s|ed)(?: on| for| by)? (?:SM|Hopper"
+        r"|Ampere|Blackwell|compute|arch)|only (?:SM|arch|compute).{0,60}\bsupported|not supported (?:in|on|for"
+        r"|by) (?:this|the) (?:\w+ )?(?:arch|GPU|device)|\barch\w* (?:is )?(?:un"
         r"|not )supported"
+        r"|\b(?:none|not?|cannot|un\w+able)\b.{0,120}\bsm_?1[012]\d|\bsm_?1[012]\d.{0,80}\b(?:not?|un\w+able)\b"
+        r"|(?:kernel|backend|attention|gemm|moe).{0,40} only supported (?:for|on|with)"
         r"|unsupported (?:GPU|device|SM|compute|CUDA)\b(?! driver)|requires SM ?[<>=]"
         r"|backend '?\w+'?.{0,40}not supported (?:on|for|by)"
         r"|not support (?:this GPU|backend '?\w+'? with)|expected sm_?\d|requires? (?:the )?\w* ?attention backend)",
@@ -855,7 +864,7 @@ COMMUNICATION: tuple[Signature, ...] = (
             "mapping",
         ),
         pattern=r"failed to peer with device|peer mapping resources exhausted|mapping of buffer object failed"
-        r"|peer access is not supported between|cudaErrorPeerAccess\w+"
+        r"|peer access is not support(?:ed)? between|cudaErrorPeerAccess\w+"
         r"|(?:failed to open|could not open) CUDA IPC handle|cudaIpc(?:Open|Get)MemHandle.*(?:fail|error"
         r"|invalid)|pidfd_getfd.*(?:fail|not permitted)",
         what="a GPU could not map its peer's memory",
@@ -930,6 +939,7 @@ COMMUNICATION: tuple[Signature, ...] = (
         fix="read the NCCL WARN lines above it (set NCCL_DEBUG=WARN when there are none): they name the call that "
         "failed",
         source=f"{TORCH} ProcessGroupNCCL, {NCCL}",
+        vague=True,
     ),
     Signature(
         id="nccl-call-failed",
@@ -1129,9 +1139,10 @@ TOOLCHAIN: tuple[Signature, ...] = (
         id="cache-not-writable",
         level="critical",
         cause="home",
-        words=("permission", "read", "locator"),
+        words=("permission", "read", "locator", "folder"),
         pattern=r"(?:Permission denied|Read-only file system)\S* ?'?\S*(?:cache|\.triton|/triton|flashinfer"
-        r"|inductor|/\.nv\b|tilelang|/\.config)|cannot cache function .*no locator available",
+        r"|inductor|/\.nv\b|tilelang|/\.config)|cannot cache function .*no locator available"
+        r"|trying to write in your cache folder",
         what="a cache directory is not writable for the service",
         expected="cache directories owned by the service's user, listed in CacheDirectory= or ReadWritePaths=",
         fix="chown the directory to the service's user (root may have built in it before), and let "
@@ -1177,6 +1188,7 @@ REST: tuple[Signature, ...] = (
         "CUDA_LAUNCH_BLOCKING=1 finds the call; then another backend for what it names",
         source="CUDA runtime, PyTorch; vllm#14885",
         errors_only=True,
+        vague=True,
     ),
     Signature(
         id="nccl-warning",
@@ -1235,12 +1247,16 @@ PACKAGES: tuple[Signature, ...] = (
         id="package-version",
         level="critical",
         cause="packages",
-        words=("version", "versionconflict", "installed", "attributeerror", "typeerror", "python"),
+        words=(
+            *("version", "versionconflict", "installed", "attributeerror", "typeerror", "python"),
+            *("rope_type", "rope_scaling", "rope_parameters"),
+        ),
         pattern=r"is installed with version \S+ which is less than the minimum"
         r"|with minimum required version \S+ is not installed|flashinfer-cubin version .* does not match"
         r"|VersionConflict|requires \S+[<>=!~]=?\S+,? (?:but|however)|requires a different Python"
         r"|AttributeError: (?:'?\w*Config'? object|module '[\w.]+') has no attribute"
-        r"|TypeError: [\w.]+\(\) got an unexpected keyword argument",
+        r"|TypeError: [\w.]+\(\) (?:got (?:an unexpected|multiple)|missing \d|takes )"
+        r"|KeyError: '(?:rope_\w+|model_type)'|`?rope_(?:scaling|parameters)`?.{0,30} (?:must|should) ",
         what="an installed package is of another version than the engine needs",
         expected="the versions that the engine's lock names",
         fix="rebuild the release from its lock; do not skip the check by environment variable",

@@ -89,10 +89,11 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
             "nv_err_reset_required",
             "header",
             "inaccessible",
+            "nv_err_gpu_in_fullchip_reset",
         ),
         pattern=r"GPU is lost|Unknown header type (?:7f|ff)|Unable to determine the device handle|fallen off the bus"
         r"|nvidia \S+ Unable to change power state|NV_ERR_(?:GPU_IS_LOST"
-        r"|RESET_REQUIRED)|GPU requires reset|\[Unknown Error\]|\bERR!",
+        r"|RESET_REQUIRED|GPU_IN_FULLCHIP_RESET)|GPU requires reset|\[Unknown Error\]|\bERR!",
         what="a GPU is lost",
         expected="every GPU of the host answers",
         fix="`journalctl -k` for the Xid (79) and PCIe errors; drain the host and reboot; check temperature, power, "
@@ -140,7 +141,6 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
             "libnvidia",
         ),
         pattern=r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
-        r"|could not select device driver"
         r"|nvidia-container-cli: (?:\w+ )?error|libnvidia-ml\.so\S*: cannot open"
         r"|Failed to initialize NVML: (?:Unknown|Insufficient"
         r"|Not)|Found no NVIDIA driver|^\s*No devices were found|no CUDA-capable device"
@@ -152,6 +152,20 @@ DRIVER_SIGNATURES: tuple[Signature, ...] = (
         "/dev/nvidia*, nvidia-uvm loaded and its nodes made before the unit (nvidia-modprobe -u -c0); a container "
         "needs the NVIDIA container toolkit, and loses its devices at `systemctl daemon-reload`: recreate it",
         source="nvidia-smi, NVML, PyTorch",
+    ),
+    Signature(
+        id="container-toolkit-missing",
+        level="critical",
+        cause="driver",
+        words=("runtime", "select"),
+        pattern=r"could not select device driver|(?:unknown|invalid) runtime (?:name|specified)"
+        r"|exec: .{0,3}nvidia-container-runtime.{0,4}: executable file not found",
+        what="the container engine knows no NVIDIA runtime",
+        expected="the NVIDIA container toolkit, registered with the container engine",
+        fix="install nvidia-container-toolkit, `nvidia-ctk runtime configure --runtime=docker`, restart docker; an "
+        "engine "
+        "that runs as a unit of this toolkit needs no container",
+        source="Docker; nvidia-docker#1264",
     ),
     Signature(
         id="peer-access-missing",
@@ -286,7 +300,7 @@ KERNEL_SIGNATURES: tuple[Signature, ...] = (
         cause="host-memory",
         words=("oom", "oom_reaper", "oomkilled", "memory", "bad_alloc", "memoryerror", "defaultcpuallocator"),
         pattern=r"\bOOMKilled\b|oom_reaper: reaped|low on resource: memory|Not enough host memory"
-        r"|Failed to allocate pinned memory"
+        r"|[Ff]ailed to allocate .{0,60}pinned memory"
         r"|Out of memory: Kill|oom-kill|Killed \S+ due to memory (?:pressure|used)|invoked oom-killer"
         r"|Memory cgroup out of memory|killed by the OOM killer"
         r"|\bstd::bad_alloc\b|(?:^|[:\])|] )\s*MemoryError\b(?!.*VRAM)|DefaultCPUAllocator: (?:can't allocate"

@@ -24,7 +24,8 @@ class Signature:
     ``pattern`` is searched ignoring case. Every line it matches holds one of ``words`` as a whole word (``[a-z0-9_]+``,
     lower case): lines without any are never searched. ``cause`` is the class that a supervisor reports
     (``port``, ``gpu-memory``, ...). ``source`` says where the wording is from. ``errors_only``: what the line says is a
-    fault only as an error (:func:`is_note`).
+    fault only as an error (:func:`is_note`). ``vague``: it says that something failed, not what, so a cause in the next
+    few lines is the better one.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Signature:
     source: str
     role: Role = "cause"
     errors_only: bool = False
+    vague: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
