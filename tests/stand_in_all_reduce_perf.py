@@ -10,7 +10,7 @@ from pathlib import Path
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
 size, fault = int(options["-b"]), os.environ.get("PERF", "")
-lines = ["NCCL version 2.28.9+cuda13.0"]
+lines = [f"NCCL version {os.environ.get('PERF_NCCL', '2.28.9')}+cuda13.0"]
 lines += [f"{name} set by environment to {value}." for name, value in os.environ.items() if name == "NCCL_ALGO"]
 Path(os.environ["NCCL_DEBUG_FILE"]).write_text("".join(f"h:1:1 [0] NCCL INFO {line}\n" for line in lines))
 if fault == "hang":

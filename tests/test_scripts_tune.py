@@ -285,6 +285,14 @@ def test_faults_of_nccl_tests_are_results(fault, code, words):
     assert words in shown["results"][0]["reason"]
 
 
+def test_figures_of_another_nccl_than_the_releases_own_decide_nothing():
+    """A nccl-tests linked against its own NCCL: the receipt would name the release's."""
+    done = measure("--profile", "none", *PERF, PERF_NCCL="2.30.7")
+    shown = document(done)
+    assert (done.returncode, shown["results"][0]["verdict"]) == (3, "inconclusive")
+    assert "seen 2.30.7+cuda13.0, expected 2.28.9" in shown["results"][0]["reason"]
+
+
 def test_every_finding_has_a_section_in_the_guide():
     sources = [*(ROOT / "plugins/module_utils/inference/tune").glob("*.py"), ROOT / "scripts" / "tune"]
     named = {name for path in sources for name in re.findall(r'id(?:=|": )"(tune-[a-z-]+)"', path.read_text())}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.tune import Result, Row, Shape
+from inference.findings import Report
+from inference.tune import Record, Result, Row, Shape
 from inference.tune.ab import Session
 from inference.tune.comparison import (
     ORDER,
@@ -235,6 +236,57 @@ def test_right_answers_come_before_figures():
     assert "unhealthy" in judge("B", report({"id": "unhealthy", "level": "critical", "what": "x", "seen": ""})).failed
     assert judge("B", report()).failed
     assert "is nan" in judge("B", report(metrics={"single.decode_tok_s": float("nan")})).failed
+
+
+BROKE = {"id": "http-error", "level": "critical", "what": "a completion failed", "seen": "9 of 16 requests"}
+
+
+def test_figures_beside_requests_that_failed_are_no_figures():
+    seen = judge("B", report(BROKE, metrics={"concurrent.tok_s": 900}))
+    assert (seen.metrics, seen.failed) == ({}, "http-error: a completion failed (9 of 16 requests)")
+    slow = {"id": "below-floor", "level": "critical", "what": "a figure misses the floor", "seen": "9"}
+    assert judge("B", report(slow, metrics={"concurrent.tok_s": 900})).metrics
+
+
+# which trials are worth a start, and whose fault it is
+
+
+class Starts:
+    """Engines by side: what each start gives, one after the other; the last one for ever."""
+
+    def __init__(self, **by_side):
+        self.by_side, self.ran = by_side, []
+
+    def run(self, side, name, *_command_environment_port):
+        self.ran.append(name)
+        left = self.by_side[side]
+        return left.pop(0) if len(left) > 1 else left[0]
+
+
+def outcomes_of(starts, *names):
+    session = Session(base(), chosen("sglang", names))
+    session.prepare(Report())
+    return session.run(starts, {}, keep=lambda _: None, say=lambda _: None)
+
+
+def test_where_the_first_start_fails_the_base_shows_whose_fault_it_is():
+    dead, well = EngineRun("B", failed="no weights"), EngineRun("A", {"m": 1.0})
+    starts = Starts(A=[EngineRun("A", failed="no weights")], B=[dead])
+    assert [one.status for one in outcomes_of(starts, "attention-triton", "decode-steps-1")] == ["no-base"]
+    assert starts.ran == ["attention-triton-1-B", "attention-triton-2-A"]
+    starts = Starts(A=[well], B=[dead])
+    assert [one.status for one in outcomes_of(starts, "attention-triton", "decode-steps-1")] == ["failed", "failed"]
+    assert starts.ran == ["attention-triton-1-B", "attention-triton-2-A", "decode-steps-1-1-B"]  # proved once
+
+
+@pytest.mark.parametrize(("here", "starts"), [("f00d", True), (None, True), ("beef", False)])
+def test_peer_access_of_another_host_proves_nothing_here(here, starts):
+    document = json.loads((RECORDED / "h200x2" / "p2p-on-1.json").read_text())
+    document["host"] = {**(document.get("host") or {}), "fingerprint": "f00d"}
+    session = Session(base(), chosen("sglang", ["pcie-ipc"]), record=Record.from_dict(document), fingerprint=here)
+    session.prepare(Report())
+    assert session.starts is starts
+    assert starts or "f00d, here beef" in session.against["pcie-ipc"]
 
 
 # real processes

@@ -45,6 +45,8 @@ class Session:
     measured: Mapping[str, Any] | None = None
     record: Record | None = None
     chunk: int = 8192
+    fingerprint: str | None = None
+    """Of this host, where it is known."""
     against: dict[str, str] = field(default_factory=dict)
     """By trial why it is not run; empty for one that is."""
     expectations: dict[str, Expectation | None] = field(default_factory=dict)
@@ -64,12 +66,24 @@ class Session:
             found = trials.refused(self.base, trial, self.measured)
             if found:
                 return f"{found[0].what} ({found[0].seen})"
-            if trial.peer_access and not trials.peer_access_proved(self.record.document if self.record else None):
-                return "no --result of run here proves peer access with values"
+            unproved = self._peer_access_unproved() if trial.peer_access else ""
+            if unproved:
+                return unproved
             same = self.base.command(trial) == self.base.command(None) and self._settings(trial) == self._settings(None)
         except (nccl.NcclError, TrialError) as error:
             raise TrialError(f"trial {trial.name}: {error}") from error
         return "it is what runs today" if same else ""
+
+    def _peer_access_unproved(self) -> str:
+        """Return why nothing shows that GPUs here read each other's memory rightly, or nothing."""
+        document = self.record.document if self.record else {}
+        if not trials.peer_access_proved(document):
+            return "no --result of run here proves peer access with values"
+        host = document.get("host")
+        there = host.get("fingerprint") if isinstance(host, Mapping) else None
+        if there and self.fingerprint and there != self.fingerprint:
+            return f"--result is of another host or of this one before a change: {there}, here {self.fingerprint}"
+        return ""
 
     def _settings(self, trial: Trial | None) -> dict[str, str]:
         return self.base.environment(trial, self.measured)
@@ -107,7 +121,8 @@ class Session:
                 outcomes.append(Comparison(trial.name, "refused", against))
             else:
                 outcomes.append(Comparison(trial.name, "unfinished", "it was ended before its last start"))
-                for so_far in self._runs(trial, start, environment, say):
+                proved = any(_sound(run) for outcome in outcomes for run in outcome.runs if run.side == "A")
+                for so_far in self._runs(trial, start, environment, say, proved=proved):
                     outcomes[-1] = replace(outcomes[-1], runs=so_far)
                     keep(outcomes)
                 outcomes[-1] = _compared(trial, outcomes[-1].runs, self.expectations[trial.name])
@@ -118,9 +133,12 @@ class Session:
         return outcomes
 
     def _runs(
-        self, trial: Trial, start: Engines, inherited: Mapping[str, str], say: Say
+        self, trial: Trial, start: Engines, inherited: Mapping[str, str], say: Say, *, proved: bool
     ) -> Iterator[tuple[EngineRun, ...]]:
-        """Yield the runs so far after each start; the first that is wrong or fails is the last."""
+        """Yield the runs so far after each start; the first that is wrong or fails is the last.
+
+        Unless the base is not ``proved`` yet: then it is started once, since the fault may be its own.
+        """
         runs: list[EngineRun] = []
         for number, side in enumerate(comparison.ORDER, 1):
             what = trial if side == "B" else None
@@ -129,7 +147,8 @@ class Session:
             name = f"{trial.name}-{number}-{side}"
             runs.append(start.run(side, name, self.base.command(what), environment, self.base.instance["port"]))
             yield tuple(runs)
-            if runs[-1].wrong or runs[-1].failed:
+            proved = proved or (side == "A" and _sound(runs[-1]))
+            if not all(map(_sound, runs)) and (proved or side == "A"):
                 return
 
     def add_findings(self, outcomes: Sequence[Comparison], report: Report) -> None:
@@ -163,6 +182,10 @@ def _other_model(shape: Shape, base: Base) -> str:
         f"--result is of a model of {shape.layers} layers, hidden {shape.hidden}; "
         f"{base.model['name']} has {own.layers}, hidden {own.hidden}"
     )
+
+
+def _sound(run: EngineRun) -> bool:
+    return not (run.wrong or run.failed)
 
 
 def _compared(trial: Trial, runs: tuple[EngineRun, ...], expectation: Expectation | None) -> Comparison:

@@ -22,7 +22,11 @@ from .comparison import EngineRun
 from .launching import signals_held
 
 _WRONG = ("degenerate", "golden", "nan-logprobs", "not-repeatable", "leak", "malformed", "wrong-answerer")
-"""Findings of the smoke test that mean wrong answers; any other critical one means that there are no figures."""
+"""Findings of the smoke test that mean wrong answers."""
+
+_SPEED = ("below-floor", "regression")
+"""Those that are about figures, which are compared here anyway. Any other critical one means that there are none: what
+was measured beside requests that failed, or on a GPU that reported errors, is the speed of nothing."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,9 @@ def judge(side: str, report: Mapping[str, Any]) -> EngineRun:
     wrong = next((finding for finding in critical if finding["id"] in _WRONG), None)
     if wrong:
         return EngineRun(side, wrong=f"{wrong['id']}: {wrong['what']} ({wrong['seen']})")
+    serious = next((finding for finding in critical if finding["id"] not in _SPEED), None)
+    if serious:
+        return EngineRun(side, failed=f"{serious['id']}: {serious['what']} ({serious['seen']})")
     metrics = {name: float(value) for name, value in ((report.get("gate") or {}).get("metrics") or {}).items()}
     bad = next((name for name, value in metrics.items() if not 0 < value < float("inf")), None)
     if bad:

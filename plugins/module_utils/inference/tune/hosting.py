@@ -65,8 +65,11 @@ def gpus_of(environment: str) -> list[int]:
     return [int(number) for number in named[1].split(",") if number] if named else []
 
 
-def measuring(command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: int) -> list[str]:
-    """Return the command that has systemd measure, for ``seconds`` at most; its whole process tree ends with it."""
+def measuring(command: Sequence[str], environment: Mapping[str, str | None], folder: Path, seconds: int) -> list[str]:
+    """Return the command that has systemd measure, for ``seconds`` at most; its whole process tree ends with it.
+
+    A setting without a value is one that an instance leaves out.
+    """
     properties = {
         "StandardOutput": f"truncate:{folder / OUTPUT}",
         "StandardError": f"truncate:{folder / LOG}",
@@ -77,7 +80,7 @@ def measuring(command: Sequence[str], environment: Mapping[str, str], folder: Pa
     return [
         *("systemd-run", "--quiet", "--collect", f"--unit={UNIT}", "--service-type=exec"),
         *(f"--property={name}={value}" for name, value in properties.items()),
-        *(f"--setenv={name}={value}" for name, value in {"HOME": "/root", **environment}.items()),
+        *(f"--setenv={name}={value}" for name, value in {"HOME": "/root", **environment}.items() if value is not None),
         # the unit is gone once it has ended, so its exit code has to be written down
         *("/bin/sh", "-c", '"$@"; echo $? > "$0"', str(folder / ENDED), *command),
     ]

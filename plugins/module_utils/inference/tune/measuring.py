@@ -48,6 +48,8 @@ class Bench:
     repeats: int = REPEATS
     tests: str | None = None
     library: str | None = None
+    nccl: str | None = None
+    """The release's NCCL, which has to be the one that runs."""
     keep: Path | None = None
     """Where to keep every group's folder with its logs; without, they are deleted."""
 
@@ -66,7 +68,7 @@ class Bench:
             messages = tuple(message(size, len(gpus)) for size in sizes)
             job = Job(self.backend, tuple(gpus), self.dtype, messages, self.repeats, WARMUPS, str(folder))
             run = self._tests(job, environment) if self.tests else run_group(self.worker, job, environment, self.limits)
-            return judge(run, job, settings, base_of(self.environment))
+            return judge(run, job, settings, base_of(self.environment), self.nccl)
 
     def _tests(self, job: Job, environment: Mapping[str, str]) -> GroupRun:
         """Run nccl-tests once a size, since the sizes of a model are no series."""

@@ -196,6 +196,7 @@ def bench_of(
         repeats=options.repeats,
         tests=tests if options.backend == "nccl" else None,
         library=found.get("nccl_library"),
+        nccl=found.get("nccl"),
         keep=Path(options.logs) if options.logs else None,
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..nccl import log as nccl_log
+from ..nccl.variables import same_release
 from .launching import GroupRun
 from .protocol import Job
 
@@ -51,15 +52,25 @@ class Outcome:
         return cls(**{**document, "times": times})
 
 
-def judge(run: GroupRun, job: Job, settings: Mapping[str, str], base: Mapping[str, str] | None = None) -> Outcome:
+def judge(
+    run: GroupRun,
+    job: Job,
+    settings: Mapping[str, str],
+    base: Mapping[str, str] | None = None,
+    nccl_version: str | None = None,
+) -> Outcome:
     """Return the outcome of a group that was to run with ``settings`` on top of the host's own NCCL settings.
 
-    Each of ``settings`` has to show in NCCL's log; of ``base`` none may show another value.
+    Each of ``settings`` has to show in NCCL's log; of ``base`` none may show another value. Where ``nccl_version`` is
+    known, that release has to have run: a receipt names it.
     """
     facts = nccl_log.parse("".join(run.logs))
     verdict, reason = _verdict(run, job)
     if verdict == "healthy" and job.backend == "nccl":
         verdict, reason = _engaged(facts, settings, base or {}, reason)
+        if verdict == "healthy" and nccl_version and facts.version and not same_release(facts.version, nccl_version):
+            verdict = "inconclusive"
+            reason = f"another NCCL ran than the release's: seen {facts.version}, expected {nccl_version}"
     outcome = Outcome(
         verdict=verdict,
         reason=reason,
