@@ -73,7 +73,7 @@ def test_the_hubs_own_client_fetches_the_same(server: HubServer, tmp_path: Path)
         {
             path.relative_to(tmp_path / name): path.read_bytes()
             for path in (tmp_path / name).rglob("*")
-            if path.is_file()
+            if path.is_file() and path.name != ".origin"
         }
         for name in ("ours", "theirs")
     )
@@ -201,3 +201,45 @@ def test_a_repository_without_weights(server: HubServer, tmp_path: Path):
     server.files = {"README.md": b"#", "model.bin": b"x" * 2000}
     with pytest.raises(HubError, match=r"no \*\.safetensors"):
         fetch(server, tmp_path / "new")
+
+
+# what keeps it from its place
+
+
+def model_from(server: HubServer, folder: Path) -> weights.Model:
+    return weights.Model("kimi", folder / "kimi", weights.parse_source(f"hf:{NAME}@{COMMIT}"), folder / "state")
+
+
+def test_what_waits_beside_its_place_is_not_fetched_again(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    known = model_from(server, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("inference.weights.uses.processes_with", lambda _: [4711])
+        with pytest.raises(weights.ModelError, match="What was brought waits in"):
+            weights.fetch(known, client(server))
+    sent = dict(server.sent)
+    weights.fetch(known, client(server))
+    assert server.sent == sent
+    assert weights.look(known, None, full=True) == []
+    assert not (known.path / ".origin").exists() and not known.incoming.exists()
+
+
+@pytest.mark.parametrize("step", ["verify", "save"])
+def test_a_run_killed_once_it_is_in_its_place_fetches_nothing_again(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+):
+    known = model_from(server, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(weights.Record, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            weights.fetch(known, client(server))
+    assert known.path.is_dir() and weights.look(known, None)
+    sent = dict(server.sent)
+    weights.fetch(known, client(server))
+    assert server.sent == sent
+    assert weights.look(known, None, full=True) == []

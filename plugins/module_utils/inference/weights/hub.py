@@ -24,7 +24,7 @@ from typing import Any
 
 from .. import fetching
 from ..releases.wheelhouse import file_sha256
-from .record import Record, git_blob
+from .record import MARK, Record, git_blob
 
 ENDPOINT = "https://huggingface.co"
 """The hub where none is given."""
@@ -34,9 +34,6 @@ IGNORE = (
     *("original/*", "onnx/*", "metal/*"),
 )
 """Files that the engines do not load where safetensors are there, so that they are not fetched; pickles among them."""
-
-MARK = ".origin"
-"""A file in the folder while it is filled, which says for which commit."""
 
 SPARE = 1 << 30
 """Bytes that stay free in the file system beside the model."""
@@ -101,13 +98,14 @@ class File:
 def download(hub: Hub, name: str, revision: str, folder: Path, ignore: Sequence[str] = IGNORE) -> Record:
     """Bring the files of a commit into ``folder`` and return what the hub says of them. Raises HubError.
 
-    What is in ``folder`` already counts, whole files and halves of them. Everything is checked before the first byte is
-    fetched: that the commit is there, holds weights, and fits on the disk. Raises HubPausedError after ``patience``.
+    What is in ``folder`` already counts, whole files and halves of them, while its MARK is of this commit; the mark
+    stays until the folder is in its place. Everything is checked before the first byte is fetched: that the commit is
+    there, holds weights, and fits on the disk. Raises HubPausedError after ``patience``.
     """
     origin = f"hf:{name}@{revision}"
     _check_owner(origin, folder)
     files = [file for file in listed(hub, name, revision) if not _ignored(file.path, ignore)]
-    if folder.is_dir() and not _begun(folder, origin):
+    if folder.is_dir() and not is_of(folder, origin):
         shutil.rmtree(folder)
     if not any(file.path.endswith(".safetensors") for file in files):
         raise HubError(f"{origin}: seen no *.safetensors file in it; expected weights that the engines load")
@@ -132,7 +130,6 @@ def download(hub: Hub, name: str, revision: str, folder: Path, ignore: Sequence[
         raise HubPausedError(whole - _lacking_bytes(lacking, folder), whole) from None
     except fetching.FetchError as error:
         raise HubError(f"{origin}: {error}; fix: {_FIXES.get(error.status, _FIXES[None])}") from error
-    (folder / MARK).unlink()
     sums = {file.path: file.sha256 for file in files if file.sha256}
     blobs = {file.path: file.blob for file in files if file.blob and not file.sha256}
     return Record(origin=origin, sums=sums, blobs=blobs)
@@ -183,7 +180,7 @@ def _ignored(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(path, pattern) for pattern in patterns) or path.startswith(".")
 
 
-def _begun(folder: Path, origin: str) -> bool:
+def is_of(folder: Path, origin: str) -> bool:
     """Say whether what is in the folder was fetched for this commit: else names and sizes say nothing."""
     mark = folder / MARK
     return mark.is_file() and mark.read_text(encoding="utf-8") == origin

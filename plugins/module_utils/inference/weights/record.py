@@ -26,6 +26,9 @@ SCHEMA = 1
 SUMS = "SHA256SUMS"
 """A file of ``sha256sum`` beside the weights, which then says what they have to be."""
 
+MARK = ".origin"
+"""A file that says for which commit a folder is filled, until the model is in its place: no part of it."""
+
 _LOCAL = (".cache", ".git")
 """Folders in which tools keep their own: no part of a model."""
 _SUM = re.compile(r"(?P<sha256>[0-9a-f]{64}) [ *](?:\./)?(?P<path>.+)")
@@ -141,7 +144,7 @@ def files_of(folder: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if name not in _LOCAL)
         for name in sorted(names):
             path = Path(place, name)
-            if path.is_file():
+            if path.is_file() and name != MARK:
                 yield path.relative_to(folder).as_posix()
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import files, uses
-from .hub import Hub, download
-from .record import STATE_DIR, Record, adopt, known_sums, record_path
+from .hub import Hub, download, is_of
+from .record import MARK, STATE_DIR, Record, adopt, known_sums, record_path
 from .sources import Source, parse_source
 
 
@@ -105,6 +105,7 @@ def place(model: Model, record: Record | None = None) -> None:
     if record is not None:
         record.verify(model.path)
         record.save(model.record_file)
+    (model.path / MARK).unlink(missing_ok=True)
 
 
 def fetch(model: Model, hub: Hub) -> None:
@@ -112,6 +113,9 @@ def fetch(model: Model, hub: Hub) -> None:
     source = model.source
     if source is None or source.kind != "hub":
         raise ModelError(f"model {model.name}: its source is no repository of a hub")
+    unrecorded = not model.record_file.exists() and not model.incoming.exists()
+    if unrecorded and is_of(model.path, model.origin):  # a run was killed when it had just put it there
+        model.path.rename(model.incoming)
     place(model, download(hub, source.name, source.revision, model.incoming))
 
 
