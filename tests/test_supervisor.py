@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "scripts" / "supervisor"
@@ -33,24 +35,24 @@ SETTINGS = {
     "host": "127.0.0.1",
     "model": "stand-in",
     "generation": "g-1",
-    "start_grace_s": 20,
-    "stall_s": 10,
+    "start_grace_s": 120,
+    "stall_s": 120,
     "probe_interval_s": 0.2,
-    "probe_timeout_s": 0.4,
+    "probe_timeout_s": 60,
     "failed_probes": 3,
-    "drain_s": 10,
+    "drain_s": 120,
     "completion": {"prompt": "The capital of France is", "max_tokens": 4},
 }
+"""Patient: a busy machine makes no engine a silent one. What a test is about, it sets shorter."""
 
+WATCHDOG_S = 2
+"""Seconds within which systemd wants a ping."""
 
-PATIENT = {"start_grace_s": 60, "stall_s": 60, "probe_timeout_s": 30}
-"""For what is not about time: a busy machine makes no engine a silent one."""
+AT_ONCE_S = 30
+"""For what comes at once, however busy the machine is; each limit and time of :data:`SETTINGS` is far longer."""
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+HASTY = {"probe_timeout_s": 0.4}
+"""For engines that are meant to fail a probe."""
 
 
 def wait_for(condition, seconds: float, what: str):
@@ -88,13 +90,24 @@ class Unit:
         self.python = [PYTHON, "-I"]
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(folder / "notify"))
+        self._marks = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while raw := self._socket.recv(65536):
                 fields = dict(line.split("=", 1) for line in raw.decode().splitlines())
-                self.messages.append(Message(time.monotonic(), fields))
+                if "MARK" in fields:
+                    self._marks += 1
+                else:
+                    self.messages.append(Message(time.monotonic(), fields))
+
+    def _hear_all(self) -> None:
+        """Return once everything that has been sent is in ``messages``: the socket keeps the order of its datagrams."""
+        wanted = self._marks + 1
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
+            mark.sendto(b"MARK=1", str(self.folder / "notify"))
+        wait_for(lambda: self._marks >= wanted, 60, "the last datagram")
 
     def start(self, *options: str, command: list[str] | None = None, env=None, settings=None, out=None) -> Unit:
         file = self.folder / "supervisor.json"
@@ -105,7 +118,7 @@ class Unit:
         environ = {
             **os.environ,
             "NOTIFY_SOCKET": str(self.folder / "notify"),
-            "WATCHDOG_USEC": "2000000",
+            "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000),
             **(env or {}),
         }
         self.out, self.err = self.folder / "stdout", self.folder / "stderr"
@@ -121,14 +134,15 @@ class Unit:
     def first(self, key: str, value: str | None = None) -> Message | None:
         return next((m for m in self.messages if key in m.fields and value in (None, m.fields[key])), None)
 
-    def ready(self, seconds: float = 60) -> Unit:
+    def ready(self, seconds: float = 300) -> Unit:
         wait_for(lambda: self.first("READY") or self.process.poll() is not None, seconds, "READY=1")
+        self._hear_all()
         assert self.first("READY", "1"), self.stderr()
         return self
 
-    def ended(self, seconds: float = 60) -> int:
+    def ended(self, seconds: float = 300) -> int:
         code = self.process.wait(seconds)
-        time.sleep(0.05)  # for the last datagram
+        self._hear_all()
         return code
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -136,7 +150,7 @@ class Unit:
         return self.ended()
 
     def pid_of(self, what: str) -> int:
-        found = wait_for(lambda: re.search(rf"stand-in: {what} pid=(\d+)", self.stdout()), 30, f"{what}'s number")
+        found = wait_for(lambda: re.search(rf"stand-in: {what} pid=(\d+)", self.stdout()), 60, f"{what}'s number")
         pid = int(found[1])
         assert pid > 1
         return pid
@@ -159,7 +173,7 @@ class Unit:
     def failure(self) -> dict:
         return json.loads((self.runtime / "last-failure.json").read_text())
 
-    def complete(self, prompt: str, timeout: float = 20) -> int:
+    def complete(self, prompt: str, timeout: float = 300) -> int:
         body = json.dumps({"model": "stand-in", "prompt": prompt, "max_tokens": 2}).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", body)
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - it is http
@@ -225,22 +239,22 @@ def other_server(port: int):
 
 
 def test_a_start_tells_its_phases_and_is_ready_only_after_a_generation(unit):
-    unit.start("--load-seconds", "1.5", "--workers", "1").ready()
+    unit.start("--load-seconds", "2", "--workers", "1", settings={"probe_interval_s": 60}).ready()
     begun = [line.split(",")[0] for line in unit.statuses()]
     assert begun[0] == "starting"
     assert "loading weights" in begun
     assert all(re.fullmatch(r"[a-zA-Z ]+, \d+ s", line) for line in unit.statuses()[:-1]), unit.statuses()
-    assert unit.messages[0].fields["EXTEND_TIMEOUT_USEC"] == "20000000"
-    done = wait_for(lambda: re.search(r"first completion at ([\d.]+)", unit.stdout()), 2, "the first completion")
+    assert unit.messages[0].fields["EXTEND_TIMEOUT_USEC"] == "125000000"
+    done = wait_for(lambda: re.search(r"first completion at ([\d.]+)", unit.stdout()), 60, "the first completion")
     lag = unit.first("READY").at - float(done[1])
-    assert 0 <= lag <= 1, "READY=1 is not within a second after the first generation"
-    state = wait_for(lambda: s if (s := unit.state())["phase"] == "serving" else None, 2, "the state of a serving unit")
+    assert lag <= AT_ONCE_S, "READY=1 does not follow from the first generation"
+    state = wait_for(lambda: s if (s := unit.state())["phase"] == "serving" else None, 60, "a serving unit's state")
     assert state["generation"] == "g-1"
     assert state["supervisor_pid"] == unit.process.pid
     assert alive(state["pid"])
     assert state["ready_at"] >= state["started_at"]
     lengths = {entry["phase"]: entry["seconds"] for entry in state["phases"]}
-    assert lengths["loading weights"] >= 1.4
+    assert lengths["loading weights"] >= 0.5
     assert unit.stop() == 0
     assert unit.first("STOPPING", "1")
     assert unit.state()["phase"] == "stopped"
@@ -256,7 +270,7 @@ def test_the_engine_cannot_speak_for_the_unit(unit):
 
 
 def test_a_slow_start_is_given_time_for_as_long_as_it_advances(unit):
-    unit.start("--load-seconds", "3", settings={"stall_s": 1.5}).ready()
+    unit.start("--load-seconds", "7", settings={"stall_s": 5}).ready()
     extensions = [m for m in unit.messages if "EXTEND_TIMEOUT_USEC" in m.fields]
     assert len(extensions) >= 3
 
@@ -265,7 +279,7 @@ def test_a_taken_port_is_seen_before_the_engine_starts(unit):
     with other_server(unit.port) as asked:
         began = time.monotonic()
         assert unit.start().ended() == 1
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < AT_ONCE_S
         assert not asked
     assert unit.stdout() == ""
     failure = unit.failure()
@@ -288,7 +302,7 @@ def test_another_server_on_the_port_does_not_make_the_unit_ready(unit, tmp_path)
     key_file = tmp_path / "key"
     key_file.write_text(KEY)
     unit.start("--no-listener", settings={"api_key_file": str(key_file)})
-    wait_for(lambda: "alive" in unit.stdout(), 5, "the engine's output")
+    wait_for(lambda: "alive" in unit.stdout(), 60, "the engine's output")
     with other_server(unit.port) as asked:
         assert unit.ended() == 1
         assert not asked, "the wrong server was asked, with the engine's key"
@@ -308,8 +322,8 @@ def test_another_server_on_the_port_does_not_make_the_unit_ready(unit, tmp_path)
 )
 def test_a_start_that_hangs_is_given_up_with_its_phase(unit, option, cause):
     began = time.monotonic()
-    assert unit.start(*option, settings={"stall_s": 2, "start_grace_s": 2}).ended() == 1
-    assert 2 <= time.monotonic() - began < 6
+    assert unit.start(*option, settings={"stall_s": 4, "start_grace_s": 4}).ended() == 1
+    assert 4 <= time.monotonic() - began < 4 + AT_ONCE_S
     assert unit.first("READY") is None
     assert unit.failure()["cause"] == cause
     assert unit.failure()["phase"] in ("loading weights", "listening")
@@ -320,7 +334,7 @@ def test_a_dead_engine_ends_the_start_with_the_cause_from_its_log(unit):
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 1.00 GiB free"
     began = time.monotonic()
     assert unit.start("--say", line, "--die-in-load", "3").ended() == 1
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < AT_ONCE_S
     failure = unit.failure()
     assert failure["cause"] == "cuda-out-of-memory"
     assert (failure["exit_status"], failure["exit_signal"]) == (3, None)
@@ -339,9 +353,9 @@ def test_the_phase_in_which_an_engine_died_is_the_last_that_it_told(unit):
             return unit.state()["pid"]
         return None
 
-    pid = wait_for(engine_pid, 5, "the engine's number")
+    pid = wait_for(engine_pid, 60, "the engine's number")
     unit.process.send_signal(signal.SIGSTOP)  # as if it got no CPU time until the engine is dead
-    wait_for(lambda: not alive(pid), 10, "the engine's end")
+    wait_for(lambda: not alive(pid), 60, "the engine's end")
     unit.process.send_signal(signal.SIGCONT)
     assert unit.ended() == 1
     assert unit.failure()["phase"] == "loading weights"
@@ -428,26 +442,30 @@ def test_the_watchdog_is_pinged_four_times_a_period_and_it_costs_next_to_nothing
     unit.start(settings={"probe_interval_s": 2}).ready()
     stat = Path(f"/proc/{unit.process.pid}/stat")
 
-    def cpu_ticks() -> int:
-        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    def cpu_seconds() -> float:
+        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
-    time.sleep(0.3)
-    before = cpu_ticks()
-    time.sleep(3)
-    assert cpu_ticks() - before <= 0.005 * 3 * os.sysconf("SC_CLK_TCK")
-    pings = unit.pings()
-    gaps = [later - earlier for earlier, later in itertools.pairwise(pings)]
-    assert max(gaps) < 0.8
+    def pings(count: int) -> list[float]:
+        return wait_for(lambda: found if len(found := unit.pings()) >= count else None, 300, f"{count} pings")
+
+    first = len(pings(2))
+    began, before = time.monotonic(), cpu_seconds()
+    times = pings(first + 12)[first - 1 :]
+    used = (cpu_seconds() - before) / (time.monotonic() - began)
+    assert used <= 2 * 0.005, "of a core: twice the bar, which bench/supervisor measures, for a slow machine"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert statistics.median(gaps) < WATCHDOG_S / 4 + 0.25
+    assert max(gaps) < WATCHDOG_S
     pss = int(re.search(r"Pss:\s+(\d+)", Path(f"/proc/{unit.process.pid}/smaps_rollup").read_text())[1])
     assert pss <= 16 * 1024, f"{pss} kB"
 
 
 def test_the_end_of_the_main_process_is_noticed_at_once(unit):
-    unit.start().ready()
+    unit.start(settings={"probe_interval_s": 60}).ready()
     os.kill(unit.state()["pid"], signal.SIGKILL)
     killed = time.monotonic()
     assert unit.ended() == 1, "a SIGKILL that nobody asked for is a failure"
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < AT_ONCE_S, "a probe noticed it"
     assert unit.failure()["exit_signal"] == signal.SIGKILL
     assert unit.failure()["phase"] == "serving"
     assert unit.leftovers() == []
@@ -455,13 +473,11 @@ def test_the_end_of_the_main_process_is_noticed_at_once(unit):
 
 @pytest.mark.parametrize("worker", ["scheduler", "worker", "daemon"])
 def test_the_end_of_any_worker_is_a_failure(unit, worker):
-    unit.start("--workers", "1", "--daemon").ready()
+    unit.start("--workers", "1", "--daemon", settings={"probe_interval_s": 60}).ready()
     pid = unit.pid_of(worker)
-    wait_for(lambda: "ready after" in unit.stderr(), 30, "the watch of the workers")
+    wait_for(lambda: "ready after" in unit.stderr(), 60, "the watch of the workers")
     os.kill(pid, signal.SIGKILL)
-    killed = time.monotonic()
-    wait_for(lambda: f"(pid {pid})" in unit.stderr(), 3, "word of the lost worker")
-    assert time.monotonic() - killed <= 3
+    wait_for(lambda: f"(pid {pid})" in unit.stderr(), AT_ONCE_S, "word of the lost worker")
     assert unit.ended() == 1
     assert unit.failure()["cause"] == "worker-died"
     assert str(pid) in unit.failure()["event"]
@@ -469,12 +485,12 @@ def test_the_end_of_any_worker_is_a_failure(unit, worker):
 
 
 def test_a_frozen_engine_behind_a_healthy_endpoint_is_triggered(unit):
-    unit.start("--freeze-after", "0.5", "--workers", "1").ready()
+    unit.start("--freeze-after", "0.5", "--workers", "1", settings={"probe_timeout_s": 2}).ready()
     assert unit.ended() == 1
     trigger = unit.first("WATCHDOG", "trigger")
     assert trigger
     took = trigger.at - unit.first("READY").at - 0.5
-    assert took <= 0.2 + 3 * 0.6 + 0.5, f"{took:.1f} s"
+    assert took <= 0.2 + 3 * (2 + 2) + 5, f"{took:.1f} s"  # as freeze_bound_s says, and 5 s for a busy machine
     assert unit.stderr().count("failed probe") == 3
     assert [at for at in unit.pings() if at > trigger.at] == []
     assert unit.failure()["cause"] == "engine-hung"
@@ -482,31 +498,31 @@ def test_a_frozen_engine_behind_a_healthy_endpoint_is_triggered(unit):
 
 
 def test_one_failed_probe_is_no_failure(unit):
-    unit.start().ready()
+    unit.start(settings={**HASTY, "failed_probes": 100}).ready()
     scheduler = unit.pid_of("scheduler")
     os.kill(scheduler, signal.SIGSTOP)
-    wait_for(lambda: "failed probe 1" in unit.stderr(), 3, "a failed probe")
+    wait_for(lambda: "failed probe 1" in unit.stderr(), 60, "a failed probe")
     os.kill(scheduler, signal.SIGCONT)
-    wait_for(lambda: "answers again after" in unit.stderr(), 3, "recovery")
+    wait_for(lambda: "answers again after" in unit.stderr(), 60, "recovery")
     assert unit.process.poll() is None
     assert unit.stop() == 0
 
 
 @pytest.mark.parametrize("evidence", [["--no-metrics"], ["--silent"]], ids=["from-the-log", "from-counters"])
 def test_a_long_prefill_is_no_freeze(unit, evidence):
-    unit.start(*evidence).ready()
-    assert unit.complete("chunk " * 9) == 200, "2.7 s of prefill: almost seven times the probe's timeout"
+    unit.start(*evidence, settings=HASTY).ready()
+    assert unit.complete("chunk " * 20) == 200, "6 s of prefill: fifteen times the probe's timeout"
     assert "failed probe 4" in unit.stderr(), "the prefill was not long enough to prove anything"
     assert unit.first("WATCHDOG", "trigger") is None
     gaps = [later - earlier for earlier, later in itertools.pairwise(unit.pings())]
-    assert max(gaps) < 1
-    wait_for(lambda: "answers again" in unit.stderr(), 3, "recovery")
+    assert max(gaps) < WATCHDOG_S
+    wait_for(lambda: "answers again" in unit.stderr(), 60, "recovery")
 
 
 def test_a_long_prefill_without_any_evidence_cannot_be_told_from_a_freeze(unit):
-    unit.start("--no-metrics", "--silent").ready()
+    unit.start("--no-metrics", "--silent", settings=HASTY).ready()
     with pytest.raises(OSError):
-        unit.complete("chunk " * 9)
+        unit.complete("chunk " * 200)
     assert unit.ended() == 1
     assert unit.failure()["cause"] == "engine-hung"
 
@@ -523,12 +539,12 @@ def test_an_engine_that_ends_by_itself_has_failed(unit):
 def test_a_stop_drains_and_the_engines_sigkill_of_itself_is_clean(unit):
     unit.start("--on-term", "drain", "--workers", "1", "--daemon").ready()
     statuses: list[int] = []
-    request = threading.Thread(target=lambda: statuses.append(unit.complete("chunk " * 8)))
+    request = threading.Thread(target=lambda: statuses.append(unit.complete("chunk " * 16)))
     request.start()
-    wait_for(lambda: "Prefill batch" in unit.stdout(), 3, "the running request")
+    wait_for(lambda: "Prefill batch" in unit.stdout(), 60, "the running request")
     asked = time.monotonic()
     assert unit.stop() == 0
-    request.join(5)
+    request.join(60)
     assert statuses == [200]
     assert "was killed by SIGKILL" in unit.stderr()
     during = [at for at in unit.pings() if at > asked]
@@ -542,13 +558,13 @@ def test_an_engine_that_ignores_term_is_killed_after_the_drain_time(unit):
     unit.start("--on-term", "ignore", "--workers", "2", settings={"drain_s": 1}).ready()
     asked = time.monotonic()
     assert unit.stop() == 0
-    assert 1 <= time.monotonic() - asked < 3
+    assert 1 <= time.monotonic() - asked < AT_ONCE_S
     assert unit.leftovers() == []
 
 
 def test_a_stop_before_ready_is_clean(unit):
-    unit.start("--load-seconds", "30")
-    wait_for(lambda: "Load weight" in unit.stdout(), 5, "the load")
+    unit.start("--load-seconds", "600")
+    wait_for(lambda: "Load weight" in unit.stdout(), 60, "the load")
     assert unit.stop() == 0
     assert unit.first("READY") is None
     assert unit.leftovers() == []
@@ -557,7 +573,7 @@ def test_a_stop_before_ready_is_clean(unit):
 def test_hangup_is_not_a_stop_and_interrupt_is(unit):
     unit.start().ready()
     unit.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP ignored" in unit.stderr(), 2, "word about SIGHUP")
+    wait_for(lambda: "SIGHUP ignored" in unit.stderr(), 60, "word about SIGHUP")
     assert unit.process.poll() is None
     assert unit.stop(signal.SIGINT) == 0
     assert "exit on TERM" in unit.stdout()
@@ -565,19 +581,22 @@ def test_hangup_is_not_a_stop_and_interrupt_is(unit):
 
 def test_a_signal_to_the_whole_unit_is_a_stop(unit):
     unit.start("--workers", "1").ready()
-    for pid in (unit.pid_of("worker"), unit.state()["pid"]):
+    pids = (unit.pid_of("worker"), unit.state()["pid"])
+    unit.process.send_signal(signal.SIGSTOP)  # as if it got no CPU time until all have their signal
+    for pid in pids:
         os.kill(pid, signal.SIGTERM)
-    time.sleep(0.05)
-    assert unit.stop() == 0
+    unit.process.send_signal(signal.SIGTERM)
+    unit.process.send_signal(signal.SIGCONT)
+    assert unit.ended() == 0
     assert unit.leftovers() == []
 
 
 def test_a_stop_that_follows_an_out_of_memory_kill_does_not_hide_it(unit):
-    unit.start("--workers", "1", settings=PATIENT).ready()
-    wait_for(lambda: "ready after" in unit.stderr(), 30, "the watch of the workers")
+    unit.start("--workers", "1").ready()
+    wait_for(lambda: "ready after" in unit.stderr(), 60, "the watch of the workers")
     worker = unit.pid_of("worker")
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: not alive(worker), 30, "the worker's end")
+    wait_for(lambda: not alive(worker), 60, "the worker's end")
     assert unit.stop() == 1  # as systemd does for OOMPolicy=stop
     assert unit.failure()["cause"] == "worker-died"
     assert "SIGKILL" in unit.failure()["event"]
@@ -585,12 +604,12 @@ def test_a_stop_that_follows_an_out_of_memory_kill_does_not_hide_it(unit):
 
 @pytest.mark.parametrize("victim", ["worker", "daemon", "engine"])
 def test_a_stop_that_comes_with_an_out_of_memory_kill_does_not_hide_it(unit, victim):
-    unit.start("--workers", "1", "--daemon", settings=PATIENT, env={"WATCHDOG_USEC": "60000000"}).ready()
-    wait_for(lambda: "ready after" in unit.stderr(), 30, "the watch of the workers")
+    unit.start("--workers", "1", "--daemon", env={"WATCHDOG_USEC": "60000000"}).ready()
+    wait_for(lambda: "ready after" in unit.stderr(), 60, "the watch of the workers")
     pid = unit.state()["pid"] if victim == "engine" else unit.pid_of(victim)
     unit.process.send_signal(signal.SIGSTOP)  # as if it got no CPU time in between
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not alive(pid), 30, "its end")
+    wait_for(lambda: not alive(pid), 60, "its end")
     unit.process.send_signal(signal.SIGTERM)
     unit.process.send_signal(signal.SIGCONT)
     assert unit.ended() == 1

