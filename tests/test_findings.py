@@ -89,7 +89,7 @@ def test_what_an_engine_wrote_tells_a_terminal_nothing():
 
 
 def test_text_of_others_is_made_printable_and_short():
-    assert printable("a\tb\n\x1b[0m\x7f\u202e\ud800 \u6d4b") == "a\tb\n\\x1b[0m\\x7f\\u202e\\ud800 \u6d4b"
+    assert printable("a\tb\n\r\x1b[0m\x7f\u202e\ud800 \u6d4b") == "a\tb\n\\x0d\\x1b[0m\\x7f\\u202e\\ud800 \u6d4b"
     assert excerpt("short\x00") == "short\\x00"
     assert excerpt("a" * 61) == "a" * 45 + "..." + "a" * 15
     assert excerpt("b" * 60) == "b" * 60
