@@ -50,7 +50,8 @@ _CONNECTING = re.compile(
 
 _REFUSES = re.compile(
     r"\b(?:not (?:yet |currently )?(?:supported|implemented|allowed|compatible)|unsupported|unrecogni[sz]ed"
-    r"|incompatible|only (?:supports?|supported|works?)|(?:does not|doesn't|cannot) support|requires?|must (?:be|have|match|not))\b",
+    r"|incompatible|only (?:supports?|supported|works?)|(?:does not|doesn't|cannot) support|requires?"
+    r"|must (?:be|have|match|not))\b",
     re.IGNORECASE,
 )
 """How an engine says that it cannot do what it was asked to, whatever that was."""

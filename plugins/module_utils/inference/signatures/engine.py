@@ -33,6 +33,17 @@ NETWORK: tuple[Signature, ...] = (
         source=f"{SGLANG} srt/utils/network.py, uvicorn, asyncio; vllm#9737, vllm#7514",
     ),
     Signature(
+        id="proxy-in-the-way",
+        level="critical",
+        cause="port",
+        words=("response", "proxyerror"),
+        pattern=r"\bres=<Response \[50[234]\]>|ProxyError\b.*(?:127\.0\.0\.1|localhost)",
+        what="the engine's first request to itself was answered by somebody else: a proxy",
+        expected="no proxy between the engine and its own address",
+        fix="set NO_PROXY=127.0.0.1,localhost (and no_proxy) in the unit, or leave http_proxy out of it",
+        source="SGLang srt/entrypoints/http_server.py; sglang#16855",
+    ),
+    Signature(
         id="address-unusable",
         level="critical",
         cause="port",
@@ -419,8 +430,10 @@ MODEL: tuple[Signature, ...] = (
         r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
-        fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L`; a lost GPU "
-        "shows here too",
+        fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L` (a lost GPU shows "
+        "here "
+        "too); where a quantisation's block is named, a smaller --tp, or the experts whole on a GPU (SGLang --ep-size, "
+        "vLLM --enable-expert-parallel)",
         source=f"CUDA runtime, {VLLM} config",
         errors_only=True,
     ),
@@ -1259,7 +1272,8 @@ PACKAGES: tuple[Signature, ...] = (
         r"|KeyError: '(?:rope_\w+|model_type)'|`?rope_(?:scaling|parameters)`?.{0,30} (?:must|should) ",
         what="an installed package is of another version than the engine needs",
         expected="the versions that the engine's lock names",
-        fix="rebuild the release from its lock; do not skip the check by environment variable",
+        fix="rebuild the release from its lock; do not skip the check by environment variable; where the model's "
+        "config.json is newer than the release, take the release that the model card names",
         source=f"{SGLANG} srt/utils/common.py, {FLASHINFER} jit/env.py",
         errors_only=True,
     ),
