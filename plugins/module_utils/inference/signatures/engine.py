@@ -425,9 +425,9 @@ MODEL: tuple[Signature, ...] = (
         cause="option",
         words=("ordinal", "world", "divisible", "divided", "gpus", "device"),
         pattern=r"invalid device (?:ordinal|UUID|id)\b|tensor.parallel\w*.{0,40}but only \d+ GPU"
-        r"|[Ww]orld size .*larger than .*available|(?:must be|is not|not|cannot be) (?:evenly )?"
-        r"(?:divisible|divided) by(?!.{0,20}page)|(?:tp|tensor.parallel).{0,60}(?:exceeds"
-        r"|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+",
+        r"|[Ww]orld size .*larger than .*available|(?:(?:heads|size|experts)\b.{0,80}|(?:Error"
+        r"|Exception): .{0,200}) (?:must be|is not|not|cannot be) (?:evenly )?(?:divisible|divided) by(?!.{0,20}page)"
+        r"|(?:tp|tensor.parallel).{0,60}(?:exceeds|larger than).{0,30}GPUs|AssertionError: \d+ is not divisible by \d+",
         what="the parallel size does not fit the GPUs or the model",
         expected="as many visible GPUs as --tp (times --pp), and a number that divides the model's attention heads",
         fix="compare --tp / --tensor-parallel-size with CUDA_VISIBLE_DEVICES and `nvidia-smi -L` (a lost GPU shows "
