@@ -173,6 +173,14 @@ def test_the_callers_own_nccl_settings_hold_for_every_candidate():
         assert outcome["proof"]["transports"] == {"SHM": 1}
 
 
+def test_what_the_caller_sets_is_on_top_of_a_candidate_as_a_service_has_it():
+    shown = document(measure("--profile", "latency", "--candidate", "ll:NCCL_PROTO=LL", NCCL_PROTO="Simple"))
+    assert {outcome["proof"]["environment"]["NCCL_PROTO"] for outcome in shown["outcomes"]} == {"Simple"}
+    assert [result["name"] for result in shown["results"]] == ["none", "latency"]  # ll is NCCL's own choice here
+    said = {entry["id"]: entry["why"] for entry in shown["not_checked"]}
+    assert all("NCCL_PROTO=LL (here Simple)" in said[f"tune-{name}"] for name in ("latency", "ll"))
+
+
 def test_a_candidate_that_the_lint_refuses_is_not_run():
     shown = document(measure("--profile", "none", "--candidate", "bad:NCCL_BUFFSIZE=16M"))
     assert [r["name"] for r in shown["results"]] == ["none"]

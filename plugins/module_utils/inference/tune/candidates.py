@@ -105,6 +105,22 @@ def base_of(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in sorted(names) if name not in BUILD_NAMES | PYTORCH_NAMES}
 
 
+def under(tried: Sequence[Candidate], base: Mapping[str, str], report: Report) -> list[Candidate]:
+    """Return the candidates with the host's own settings on top, as a service runs them; ``report`` says what is lost.
+
+    What is then the same as another one is left out.
+    """
+    result = []
+    for candidate in tried:
+        overruled = {name: value for name, value in candidate.environment.items() if base.get(name, value) != value}
+        if overruled:
+            words = ", ".join(f"{name}={value} (here {base[name]})" for name, value in overruled.items())
+            report.skip(f"tune-{candidate.name}", f"without {words}: this host's own settings hold for every candidate")
+        own = {name: value for name, value in candidate.environment.items() if name not in base}
+        result.append(Candidate(candidate.name, own))
+    return unique(result)
+
+
 def refused(
     candidate: Candidate, base: Mapping[str, str], nccl_version: str, topology: Mapping[str, Any] | None
 ) -> list[Finding]:
