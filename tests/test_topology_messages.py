@@ -142,3 +142,22 @@ def test_versions_that_newer_drivers_call_otherwise() -> None:
     xml = xml.replace("driver_version>", "kmd_version>").replace("cuda_version>", "cuda_umd_version>")
     for document in (topology.parse(text), topology.parse(xml)):
         assert (document["driver_version"], document["cuda_version"]) == ("580.159.04", "13.0")
+
+
+def test_names_of_versions_that_only_point_at_their_new_names() -> None:
+    """As driver 610 prints them, and in another order."""
+    new = ["KMD version         : 610.62", "CUDA UMD version    : 13.3"]
+    old = [
+        'DRIVER version      : Deprecated, see "KMD version" instead',
+        'CUDA version        : Deprecated, see "CUDA UMD version" instead',
+    ]
+    for lines in ([new[0], *old, new[1]], [*new, *old], [*old, *new], new):
+        document = topology.parse("\n".join(["NVIDIA-SMI version  : 610.62", *lines]) + "\n")
+        assert (document.get("driver_version"), document.get("cuda_version")) == ("610.62", "13.3")
+    assert topology.exit_code(topology.parse("\n".join(["NVIDIA-SMI version  : 610.62", *old]))) == 3
+    folder = Path(__file__).parent / "fixtures" / "nvidia-smi"
+    text = (folder / "h200x2_q.txt").read_text()
+    head = text[: text.index("Attached GPUs")]
+    for names in ([*new, *old], [*old, *new]):
+        listed = topology.parse("NVSMI LOG\n" + "\n".join(names) + "\n" + text[len(head) :])
+        assert (listed["driver_version"], listed["cuda_version"]) == ("610.62", "13.3")

@@ -366,11 +366,18 @@ _VERSION_KEYS = {
     "cuda version": "cuda_version",
     "cuda umd version": "cuda_version",
 }
+"""The newer name of each last: it counts."""
+
+
+def is_said(version: str | None) -> bool:
+    """Whether there is a version and not only a word on where it is now (driver 610)."""
+    return bool(version) and not str(version).startswith("Deprecated")
 
 
 def read_version(lines: Iterable[str], errors: list[SmiError]) -> dict[str, Any] | None:
     """Read ``nvidia-smi --version``, or return None where the lines are something else."""
-    found = {_VERSION_KEYS[match[1].lower()]: match[2] for line in lines if (match := _VERSION.match(line))}
+    said = {match[1].lower(): match[2] for line in lines if (match := _VERSION.match(line)) and is_said(match[2])}
+    found = {key: said[name] for name, key in _VERSION_KEYS.items() if name in said}
     if "nvidia_smi_version" not in found:
         return None
     facts: dict[str, Any] = {"kind": "version", **found, **stated(errors)}

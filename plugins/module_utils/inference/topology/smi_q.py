@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .matrix import Unreadable
-from .nvidia_smi import Gpu, gpu_error, stated
+from .nvidia_smi import Gpu, gpu_error, is_said, stated
 from .smi_error import SmiError, bad_cell
 
 Tree = dict[str, Any]
@@ -208,7 +208,10 @@ def _at(tree: Tree, path: str) -> str | None:
 
 def _facts(top: dict[str, str], gpus: list[Gpu], errors: list[SmiError]) -> dict[str, Any]:
     attached = top.get("attached_gpus")
-    versions = {name: top.get(name) or top.get(renamed) for name, renamed in _RENAMED.items()}
+    versions = {
+        name: next((top[key] for key in (renamed, name) if is_said(top.get(key))), None)
+        for name, renamed in _RENAMED.items()
+    }
     facts: dict[str, Any] = {
         "kind": "q",
         **{name: version for name, version in versions.items() if version},
