@@ -86,10 +86,10 @@ HARMLESS_SIGNATURES: tuple[Signature, ...] = (
     ),
     _harmless(
         "port-retried",
-        ("retrying",),
-        r"already in use\. Retrying with a new port",
-        "vLLM met a port that was taken, and takes another",
-        "vLLM 0.32.0 config/parallel.py",
+        ("retrying", "trying"),
+        r"already in use(?:\. Retrying with a new port|, trying port)",
+        "the engine met a port that was taken, and takes another",
+        "vLLM 0.32.0 config/parallel.py, SGLang 0.5.23",
     ),
     _harmless(
         "client-model-name",
