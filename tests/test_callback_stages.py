@@ -119,4 +119,4 @@ def test_a_real_play_that_fails_still_shows_the_table(tmp_path: Path):
     shown = done.stdout[done.stdout.index("SECONDS PER STAGE") :]
     found = re.search(r"\(play\) +([\d.]+)   slowest: Wait a little", shown)
     assert found is not None
-    assert 1.0 <= float(found[1]) < 30
+    assert 1.0 <= float(found[1]) < 600

@@ -85,4 +85,4 @@ def test_what_is_not_foreign_stays_as_it_is(text):
 def test_a_very_long_line_takes_no_time(line):
     begin = time.process_time()
     as_shell(line + " " * 50_000 + "x\n" + line * 5_000)
-    assert time.process_time() - begin < 1.0
+    assert time.process_time() - begin < 10.0  # tenths of a second here; minutes where it takes time by the square

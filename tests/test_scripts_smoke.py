@@ -16,11 +16,11 @@ from misbehaving_server import MODEL, Server
 
 PROGRAM = Path(__file__).parent.parent / "scripts" / "smoke"
 FAST = {
-    "timeouts": {"health": 1, "first_token": 1.5, "stall": 1.5},
-    "correctness": {"repeats": 2, "leak_streams": 8},
+    "timeouts": {"control": 60, "health": 60, "first_token": 60, "stall": 60, "request": 300},
+    "correctness": {"repeats": 2, "leak_streams": 8, "slow_first_token": 60},
     "load": {"output_tokens": 16, "repeats": 2, "concurrency": 4},
     "prefill": {"lengths": [64], "repeats": 1},
-    "client": {"max_lag_ms": 1000, "max_cpu_share": 10},
+    "client": {"max_lag_ms": 10000, "max_cpu_share": 10},
     # Neighbours on the testing machine are no regression.
     "gate": {"regression": {"percent": 90, "seconds_percent": 900, "seconds_slack": 1}},
 }
@@ -31,7 +31,7 @@ ONLY = ("--stages", "single")
 
 def smoke(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -99,9 +99,10 @@ def test_a_slower_server_is_a_regression_and_never_lowers_the_bar(tmp_path: Path
     history.mkdir()
     profile = tmp_path / "p.json"
     rule = {"percent": 40, "seconds_slack": 9, "min_runs": 2, "mads": 0}
-    profile.write_text(json.dumps({**FAST, "host": "h", "gate": {"regression": rule}}))
+    short = {**FAST["load"], "output_tokens": 8}  # type: ignore[dict-item]
+    profile.write_text(json.dumps({**FAST, "host": "h", "load": short, "gate": {"regression": rule}}))
     outcomes = []
-    for delay in (0.004, 0.004, 0.03, 0.03):
+    for delay in (0.03, 0.03, 0.12, 0.12):  # milliseconds of a busy machine are little of it
         with Server(delay=delay) as server:
             done = smoke("--url", server.url, "--profile", profile, "--history", history, "--json", *ONLY)
         outcomes.append((done.returncode, {f["id"] for f in json.loads(done.stdout)["findings"]}))
@@ -154,7 +155,7 @@ def test_a_terminal_gets_a_bar(fast: Path) -> None:
     main, side = pty.openpty()
     with Server() as server:
         command = [sys.executable, str(PROGRAM), "--url", server.url, "--profile", str(fast)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=side, timeout=60, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=side, timeout=600, check=False)
     os.close(side)
     drawn = b""
     while True:

@@ -21,7 +21,8 @@ from inference.smoke.client import Client, MissingLibraryError, Request, require
 from inference.smoke.stats import Phase
 from inference.smoke.stream import Limits, RawStream
 
-LIMITS = Limits(first_token=2, stall=2, request=10)
+LIMITS = Limits(first_token=60, stall=60, request=300)
+"""Longer than any machine needs; what is to trip one has its own."""
 
 
 def requests(count: int, tokens: int = 4) -> list[Request]:
@@ -51,11 +52,11 @@ def test_a_closed_loop_keeps_its_concurrency_and_the_order_of_requests() -> None
 
 
 def test_speed_is_what_the_server_paces() -> None:
-    with Server(delay=0.02) as server:
+    with Server(delay=0.1) as server:
         phase = closed(server, 4, 4, tokens=20)
     speed = phase.decode_tok_s()
     assert speed is not None
-    assert 35 < speed <= 50.5  # a token each 20 ms; a busy machine only slows it
+    assert 5 < speed <= 10.1  # a token each 100 ms; a busy machine only slows it
     assert phase.tok_s == pytest.approx(4 * 20 / phase.seconds)
     assert phase.lags
     assert 0 < phase.cpu_share < 1
@@ -66,14 +67,14 @@ def test_an_open_loop_sends_at_exponential_intervals_whatever_is_in_flight() -> 
         async with Client(url) as client:
             return await client.open_loop(requests(200), 400.0, LIMITS, random.Random(1))
 
-    with Server(delay=0.02) as server:
+    with Server(delay=0.1) as server:
         phase = asyncio.run(go(server.url))
     starts = sorted(c.started - c.send_lag for c in phase.completions)
     gaps = [b - a for a, b in pairwise(starts)]
     assert len(phase.good) == 200
     assert statistics.fmean(gaps) == pytest.approx(1 / 400, rel=0.25)
     assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(1, abs=0.25)  # regular sending has 0
-    assert phase.seconds < 200 * 0.08  # one after the other would take that long
+    assert phase.seconds < 200 * 0.4 / 2  # one after the other would take twice that long
 
 
 @contextlib.contextmanager
@@ -127,13 +128,14 @@ def stream(url: str, limits: Limits = LIMITS) -> RawStream:
     ],
 )
 def test_how_a_stream_ends_is_told_apart(answer: bytes, close: bool, ending: str) -> None:
+    limits = Limits(first_token=3, stall=3, request=300) if ending in ("no-answer", "stalled") else LIMITS
     with raw_server(answer, close=close) as url:
-        assert stream(url, Limits(first_token=0.4, stall=0.4, request=5)).ending == ending
+        assert stream(url, limits).ending == ending
 
 
 def test_a_closed_port_is_refused() -> None:
     assert stream("http://127.0.0.1:1").ending == "refused"
-    answer = Client("http://127.0.0.1:1").call("/health", timeout=1)
+    answer = Client("http://127.0.0.1:1").call("/health", timeout=60)
     assert (answer.failure, answer.status) == ("refused", None)
     assert "refused" in answer.describe()
 
@@ -157,9 +159,9 @@ def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_a_control_call_fails_is_told_apart(answer: bytes, close: bool, failure: str | None) -> None:
     with raw_server(answer, close=close) as url:
         begun = time.monotonic()
-        seen = Client(url).call("/health", timeout=0.5)
+        seen = Client(url).call("/health", timeout=0.5 if failure == "timeout" else 60)
     assert seen.failure == failure
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from misbehaving_server import MODEL, Server
@@ -20,8 +22,15 @@ from inference.smoke.soak import Host, gpu_memory_by_gpu, growth, numbers, soak
 PROFILE = load_profile({"model": MODEL, "soak": {"streams": 8, "output_tokens": 16}, "load": {"prompt_tokens": 32}})
 
 
-def context(server: Server, seconds: float = 1.0) -> Context:
-    ctx = Context(Client(server.url), PROFILE, soak_minutes=seconds / 60)
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each round take a second, however slow the machine is."""
+    rounds = itertools.count()
+    monkeypatch.setattr(smoke_soak, "time", SimpleNamespace(monotonic=lambda: next(rounds)))
+
+
+def context(server: Server, rounds: int = 3) -> Context:
+    ctx = Context(Client(server.url), PROFILE, soak_minutes=(rounds + 0.5) / 60)
     ctx.model = MODEL
     return ctx
 
@@ -41,7 +50,7 @@ def test_a_sound_server_soaks_quietly_and_is_kept_busy() -> None:
         asyncio.run(run(ctx, lambda _: "40, 1000, 96000\n" * 8))
     assert found(ctx) == []
     seen = ctx.result.throughput["soak"]
-    assert seen["rounds"] > 1
+    assert seen["rounds"] == 3
     assert (seen["requests"], seen["failed"]) == (seen["rounds"] * 8, 0)
     assert seen["temperature_max"] == 40
     assert set(seen["memory_growth"]) == {"host", *(f"GPU {i}" for i in range(8))}
@@ -65,7 +74,7 @@ def test_a_wrong_answer_ends_the_soak_at_once_and_is_told_once() -> None:
 
 def test_degenerate_answers_are_counted() -> None:
     with Server("repeated-token") as server:
-        ctx = context(server, 0.2)
+        ctx = context(server, 1)
         asyncio.run(run(ctx, lambda _: None))
     assert ctx.result.throughput["soak"]["degenerate"] == ctx.result.throughput["soak"]["requests"]
     assert "degenerate" in found(ctx)
@@ -93,9 +102,9 @@ def test_heat_and_growing_memory_are_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
     command([])
     with Server() as server:
-        ctx = context(server, 1.5)
+        ctx = context(server, 10)
         asyncio.run(run(ctx, command))
-    assert looks > 7
+    assert looks == 11
     assert found(ctx) == ["memory-growth", "memory-growth", "hot"]
     assert ctx.result.report.exit_code == 1
 

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parent.parent
 REPLAY = ROOT / "molecule" / "shared" / "nvidia-smi"
 HOSTS = ROOT / "tests" / "fixtures" / "hosts"
 
+PATIENCE_S = 1800
+"""For each command and all of the play: five commands that replay are five Pythons at once, on a busy machine."""
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "healthy": ("rtx-pro-6000-x8", {}),
     "narrow": ("link-x8", {}),
@@ -50,7 +53,7 @@ def _task(name: str, folder: Path) -> list[dict[str, Any]]:
     tasks = [
         {
             "name": name,
-            "topology": params,
+            "topology": {"timeout": PATIENCE_S, **params},
             "environment": {"PATH": f"{_program(folder, host)}:{os.environ['PATH']}"},
             "register": "result",
             "ignore_errors": True,
@@ -86,7 +89,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=2 * PATIENCE_S,
     )
     assert answers.exists(), done.stdout + done.stderr
     return json.loads(answers.read_text())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_topology_module import _program
+from test_topology_module import PATIENCE_S, _program
 
 ROOT = Path(__file__).parent.parent
 FAULTS = {"link-x8": "pcie-width", "driver-mismatch": "driver-mismatch"}
@@ -34,7 +34,7 @@ def play(folder: Path, recording: str, *words: str, **variables: Any) -> subproc
     }
     return subprocess.run(
         [bins / "ansible-playbook", "-i", "gpu-1,", folder / "play.yml", *words, "-e", json.dumps(given)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, env=environment,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=environment,
     )  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def running(stat):
 def test_children_of_a_hanging_worker_are_ended_too(tmp_path):
     assert outcome(tmp_path, "child:0", limits=QUICK).verdict == "hang"
     child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while running(child) and time.monotonic() < end:
         time.sleep(0.05)
     assert not running(child)
@@ -180,7 +180,7 @@ class Ras(threading.Thread):
             self.heard += connection.recv(100)
             connection.sendall(self.report)
             if self.silent:
-                time.sleep(5)
+                time.sleep(600)
 
 
 def test_ras_is_asked_in_its_own_words():
@@ -191,8 +191,8 @@ def test_ras_is_asked_in_its_own_words():
 
 def test_ras_that_falls_silent_keeps_what_it_said_and_is_not_waited_for():
     start = time.monotonic()
-    assert ras.report(Ras(silent=True).address, timeout=1.0) == "RAS says: rank 1 is behind"
-    assert time.monotonic() - start < 3
+    assert ras.report(Ras(silent=True).address, timeout=3.0) == "RAS says: rank 1 is behind"
+    assert time.monotonic() - start < 60
 
 
 def test_something_else_on_the_port_is_no_report():
