@@ -161,3 +161,21 @@ def test_names_of_versions_that_only_point_at_their_new_names() -> None:
     for names in ([*new, *old], [*old, *new]):
         listed = topology.parse("NVSMI LOG\n" + "\n".join(names) + "\n" + text[len(head) :])
         assert (listed["driver_version"], listed["cuda_version"]) == ("610.62", "13.3")
+
+
+def test_q_as_driver_610_writes_it() -> None:
+    """The old names come with a word of their end, and the limits of power have a section of their own."""
+    folder = Path(__file__).parent / "fixtures" / "nvidia-smi"
+    text = (folder / "h200x2_q.txt").read_text()
+    before = topology.parse(text)
+    gone = "[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]"
+    text = text.replace("580.159.04\nCUDA", f"580.159.04 {gone}\nCUDA", 1)
+    for name in ("Requested", "Default"):
+        text = text.replace(f"        {name} Power Limit", f"            {name} Power Limit")
+    text = text.replace(
+        "        Current Power Limit", "        GPU Ceiling Power Limit\n            Current Power Limit"
+    )
+    after = topology.parse(text)
+    assert after["driver_version"] == before["driver_version"] == "580.159.04"
+    for key in ("power.limit", "power.default_limit"):
+        assert after["gpus"][0][key] == before["gpus"][0][key] == "700.00 W"

@@ -278,6 +278,20 @@ def test_list_of_mig_devices_and_of_a_lost_gpu():
         ("pstate\nP0\nP8\n", [{"pstate": "P0"}, {"pstate": "P8"}]),
         ("clocks_event_reasons.active\n0x0000000000000001\n", [{"clocks_event_reasons.active": "0x0000000000000001"}]),
         ("index, encoder.stats.sessionCount\n0, 3\n", [{"index": "0", "encoder.stats.sessionCount": "3"}]),
+        (
+            "pci.baseClass, fabric.cliqueId, name\n0x3, [N/A], NVIDIA L40S\n",
+            [{"pci.baseClass": "0x3", "fabric.cliqueId": "[N/A]", "name": "NVIDIA L40S"}],
+        ),
+        (
+            "count, vgpu_driver_capability.heterogenous_multivGPU, dramEncryption.mode.current\n1, [N/A], [N/A]\n",
+            [
+                {
+                    "count": "1",
+                    "vgpu_driver_capability.heterogenous_multivGPU": "[N/A]",
+                    "dramEncryption.mode.current": "[N/A]",
+                }
+            ],
+        ),
         ("\ufeffindex, pcie.link.width.current\r\n0, 16\r\n", [{"index": "0", "pcie.link.width.current": "16"}]),
     ],
 )

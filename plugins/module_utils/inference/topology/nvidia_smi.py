@@ -25,9 +25,7 @@ _ALONE = re.compile(
 _FIGURE = re.compile(r"-?[\d.]+(?: ?\S+)?|\[.*|N/A|ERR!")
 _NO_VALUE = re.compile(r"\[(?:GPU is lost|GPU requires reset|Unknown Error)\]")
 """What stands in place of a value in no other tool's lines."""
-_FIELD = re.compile(
-    r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*|encoder\.stats\.(?:sessionCount|averageFps|averageLatency))(?: \[([^\]]+)\])?"
-)
+_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: \[([^\]]+)\])?", re.ASCII)
 _VALUE = re.compile(r"[^a-z]*|0x[0-9a-f]+|P\d+|[A-Z][a-z]+")
 """Lines that can be no part of a header: they are the rows of a query for one field."""
 _PLAIN_FIELDS = frozenset(

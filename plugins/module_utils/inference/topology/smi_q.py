@@ -49,11 +49,13 @@ FIELDS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("bar1.total", ("BAR1 Memory Usage/Total",), ("bar1_memory_usage/total",)),
     ("utilization.gpu", ("Utilization/GPU", "Utilization/Gpu"), ("utilization/gpu_util",)),
     ("temperature.gpu", ("Temperature/GPU Current Temp",), ("temperature/gpu_temp",)),
-    ("power.limit", ("GPU Power Readings/Current Power Limit", "Power Readings/Enforced Power Limit",
+    ("power.limit", ("GPU Power Readings/GPU Ceiling Power Limit/Current Power Limit",
+                     "GPU Power Readings/Current Power Limit", "Power Readings/Enforced Power Limit",
                      "GPU Power Readings/Enforced Power Limit"),
      ("gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit",
       "gpu_power_readings/enforced_power_limit")),
-    ("power.default_limit", ("GPU Power Readings/Default Power Limit", "Power Readings/Default Power Limit"),
+    ("power.default_limit", ("GPU Power Readings/GPU Ceiling Power Limit/Default Power Limit",
+                             "GPU Power Readings/Default Power Limit", "Power Readings/Default Power Limit"),
      ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")),
     ("power.max_limit", ("GPU Power Readings/Max Power Limit", "Power Readings/Max Power Limit"),
      ("gpu_power_readings/max_power_limit", "power_readings/max_power_limit")),
@@ -111,6 +113,7 @@ _XML_START = re.compile(r"<\?xml|<nvidia_smi_log")
 _XML_END = "</nvidia_smi_log>"
 _RENAMED = {"driver_version": "kmd_version", "cuda_version": "cuda_umd_version"}
 """Names of versions, and those that drivers of the 610 series give them."""
+_DEPRECATED = re.compile(r"\s*\[Deprecated\b.*")
 _INDENT = 4
 _VALUE_KEY = ""
 """Where a line has both a value and lines under it (HW Slowdown), its own value lies under this key."""
@@ -209,7 +212,7 @@ def _at(tree: Tree, path: str) -> str | None:
 def _facts(top: dict[str, str], gpus: list[Gpu], errors: list[SmiError]) -> dict[str, Any]:
     attached = top.get("attached_gpus")
     versions = {
-        name: next((top[key] for key in (renamed, name) if is_said(top.get(key))), None)
+        name: next((_DEPRECATED.sub("", top[key]) for key in (renamed, name) if is_said(top.get(key))), None)
         for name, renamed in _RENAMED.items()
     }
     facts: dict[str, Any] = {
