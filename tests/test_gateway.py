@@ -183,9 +183,11 @@ def test_the_file_is_roots_alone_and_read_back(tmp_path: Path):
     gateway.write_pool(file, wanted)
     assert gateway.read_pool(file) == wanted
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    file.write_text("{}")
-    with pytest.raises(GatewayError, match=r"pool\.json: no pool"):
-        gateway.read_pool(file)
+    for damaged in (b"{}", b"", b"[" * 100_000, b"1" * 5000, file.read_bytes() + b"\xff"):
+        file.write_bytes(damaged)
+        with pytest.raises(GatewayError, match=r"pool\.json: no pool") as caught:
+            gateway.read_pool(file)
+        assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

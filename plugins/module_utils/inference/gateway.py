@@ -137,7 +137,9 @@ def read_pool(file: Path) -> dict[str, dict[str, Any]]:
         return {entry["url"]: dict(entry) for entry in given["workers"]}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UnicodeDecodeError:  # which holds the file, keys and all
+        raise GatewayError(f"{file}: no pool (not UTF-8); remove it and run site.yml") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise GatewayError(f"{file}: no pool ({error!r}); remove it and run site.yml") from error
 
 
