@@ -277,6 +277,10 @@ def test_list_of_mig_devices_and_of_a_lost_gpu():
         ("mig.mode.current\nDisabled\n", [{"mig.mode.current": "Disabled"}]),
         ("pstate\nP0\nP8\n", [{"pstate": "P0"}, {"pstate": "P8"}]),
         ("clocks_event_reasons.active\n0x0000000000000001\n", [{"clocks_event_reasons.active": "0x0000000000000001"}]),
+        # as driver 610 prints it
+        ("index, x.multiplier s]\n0, [N/A]\n", [{"index": "0", "x.multiplier": "[N/A]"}]),
+        # rows that --query-remapped-rows has as well
+        ("index, remapped_rows.correctable\n0, 0\n", [{"index": "0", "remapped_rows.correctable": "0"}]),
         ("index, encoder.stats.sessionCount\n0, 3\n", [{"index": "0", "encoder.stats.sessionCount": "3"}]),
         (
             "pci.baseClass, fabric.cliqueId, name\n0x3, [N/A], NVIDIA L40S\n",
@@ -306,6 +310,8 @@ def test_csv_of_few_fields(text: str, rows: list[dict[str, str]]):
         "index, name\n",
         "index, name\n0, NVIDIA L40S\n1, NVIDIA L40S\n0, NVIDIA L40S\n1, NVIDIA L40\n",
         "index;name\n0;NVIDIA L40S\n",
+        "timestamp, pci.bus_id, some field?, name\n2026/08/12 21:53:45.370, 00000000:0C:00.0, 1, NVIDIA L40S\n",
+        "gpu_name, gpu_bus_id, remapped_rows.correctable\nNVIDIA L40S, 00000000:0C:00.0, 0\n",
     ],
 )
 def test_csv_that_is_cut_or_of_several_times_is_not_guessed(text: str):

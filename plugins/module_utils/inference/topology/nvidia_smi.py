@@ -25,7 +25,8 @@ _ALONE = re.compile(
 _FIGURE = re.compile(r"-?[\d.]+(?: ?\S+)?|\[.*|N/A|ERR!")
 _NO_VALUE = re.compile(r"\[(?:GPU is lost|GPU requires reset|Unknown Error)\]")
 """What stands in place of a value in no other tool's lines."""
-_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: \[([^\]]+)\])?", re.ASCII)
+_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: \[?([^\]]+)\])?", re.ASCII)
+"""A name and its unit; driver 610 forgets a bracket of some."""
 _VALUE = re.compile(r"[^a-z]*|0x[0-9a-f]+|P\d+|[A-Z][a-z]+")
 """Lines that can be no part of a header: they are the rows of a query for one field."""
 _PLAIN_FIELDS = frozenset(
@@ -41,6 +42,9 @@ _OTHER_QUERIES = {
     "retired_pages.address": "--query-retired-pages",
     "remapped_rows.correctable": "--query-remapped-rows",
 }
+_AMBIGUOUS = frozenset({"remapped_rows.correctable"})
+_OF_REMAPPED_ROWS = ("timestamp", "gpu_", "remapped_rows.")
+"""How all names of --query-remapped-rows begin; newer drivers have the last ones in --query-gpu as well."""
 _UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _CERTAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("uuid", re.compile(_UUID)),
@@ -99,6 +103,12 @@ def _starts_header(line: str) -> bool:
     return is_header(line) or ("," in line and is_header(line.rsplit(",", 1)[0]))
 
 
+def _is_nearly_header(line: str) -> bool:
+    """Whether ``line`` names fields, though not all of it can be understood: no row of values does."""
+    known = [field for field in line.split(",") if is_header(field)]
+    return _starts_header(line) or 2 * len(known) > line.count(",") + 1
+
+
 def _fits(line: str, header: str) -> bool:
     """Whether ``line`` may be a row under ``header``: as many fields, and figures where it names numbers or units."""
     fields, values = [[text.strip() for text in row.split(",")] for row in (header, line)]
@@ -125,7 +135,7 @@ def read_query(lines: Iterable[str], errors: list[SmiError], columns: Sequence[s
     """Read ``--query-gpu`` CSV. ``columns`` names the fields of a text without a header."""
     lines = list(lines)
     names, units, filled = _take_header(_csv_lines(lines) or [line for line in lines if line.strip()])
-    if names is None and filled and _starts_header(filled[0]):
+    if names is None and filled and _is_nearly_header(filled[0]):
         raise Unreadable(f"the header {filled[0]!r} is cut off or has an unknown field", "query")
     if names is None and columns:
         names = [_FIELD.sub(r"\1", column.strip()) for column in columns]
@@ -252,7 +262,7 @@ def _as_number(text: str) -> int:
 
 def _refuse_other_queries(names: Sequence[str]) -> None:
     for name, option in _OTHER_QUERIES.items():
-        if name in names:
+        if name in names and (name not in _AMBIGUOUS or all(other.startswith(_OF_REMAPPED_ROWS) for other in names)):
             raise Unreadable(f"this is the answer to {option}, not to --query-gpu", "query")
 
 
