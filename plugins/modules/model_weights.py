@@ -124,7 +124,8 @@ def bring(module: AnsibleModule, models: list[weights.Model]) -> None:
 def look(model: weights.Model, user: str | None, *, full: bool, write: bool) -> list[str]:
     """Return what is wrong with a model."""
     with naming(model.name):
-        return weights.look(model, user, full=full, write=write)
+        found: list[str] = weights.look(model, user, full=full, write=write)
+    return found
 
 
 def model_of(entry: dict[str, str], state_dir: Path) -> weights.Model:
@@ -136,7 +137,8 @@ def model_of(entry: dict[str, str], state_dir: Path) -> weights.Model:
 def remove(model: weights.Model, *, act: bool) -> bool:
     """Remove a model, or say whether it would be."""
     with naming(model.name):
-        return weights.remove(model, act=act)
+        removed: bool = weights.remove(model, act=act)
+    return removed
 
 
 def check(module: AnsibleModule, models: list[weights.Model]) -> dict[str, Any]:
