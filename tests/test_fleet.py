@@ -30,6 +30,7 @@ CHANGE = """
     test {{{{ refuse_at | default('none') }}}} != {{{{ which }}}} || exit 1
     echo "$(date +%s.%N) {} {{{{ which }}}}" >>{{{{ events }}}}
     sleep {{{{ change_seconds | default(0) }}}}
+    while test -e {{{{ events }}}}.held; do sleep 0.1; done
     test {{{{ fail_at | default('none') }}}} != {{{{ which }}}}
 """
 
@@ -245,10 +246,13 @@ def test_a_run_that_was_killed_is_explained_taken_over_and_continued(fleet: Flee
 
 
 def test_two_runs_at_once_one_is_told_who_works(fleet: Fleet):
-    first = subprocess.Popen(fleet.command("-e", "change_seconds=3"), env=fleet.environment, stdout=subprocess.DEVNULL)
+    held = fleet.folder / "events.held"
+    held.touch()
+    first = subprocess.Popen(fleet.command(), env=fleet.environment, stdout=subprocess.DEVNULL)
     while not fleet.changed():
         assert first.poll() is None
     second = fleet.run()
+    held.unlink()
     assert second.returncode != 0
     assert "still runs on this controller" in second.stdout
     assert first.wait(timeout=600) == 0
