@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -462,6 +463,24 @@ def test_a_change_by_hand_is_said_shown_and_put_back(host: Path, fake: Systemd, 
     warned.clear()
     install(run, **wanted(host))
     assert warned == []
+
+
+@pytest.mark.usefixtures("warned")
+@pytest.mark.parametrize(("started", "action"), [(-60, "none"), (60, "restart")])
+@pytest.mark.parametrize("change", [lambda file: file.write_text("by hand\n"), Path.unlink], ids=["edited", "removed"])
+def test_what_was_started_with_a_change_by_hand_is_started_again(
+    host: Path,
+    fake: Systemd,
+    run: Run,
+    *,
+    change: Callable[[Path], Any],
+    started: int,
+    action: str,
+):
+    runs(host, install(run, **wanted(host))["generation"])
+    change(host / f"etc/{UNIT}")
+    fake.states = [dataclasses.replace(state("active", "running"), started=time.time() + started)]
+    assert run(GENERATION, operation="prepare", **wanted(host))["action"] == action
 
 
 def test_what_a_killed_run_wrote_already_was_not_changed_by_hand(

@@ -260,7 +260,7 @@ def promote(module: AnsibleModule, store: generations.Store, generation: str | N
 
 
 def action(unit: systemd.UnitState, running: str | None, generation: str | None, stale: list[str]) -> str:
-    """Say what the service needs so that it runs the installed generation with the secrets that are there."""
+    """Say what the service needs so that it runs the installed generation with the files and secrets that it names."""
     if unit.active in ("inactive", "failed", ""):
         return "start"
     return "none" if running == generation and unit.serving and not stale else "restart"
@@ -279,10 +279,11 @@ def state(store: generations.Store, result: dict[str, Any]) -> dict[str, Any]:
     unit = systemd.unit_state(result["unit"])
     generation = store.load(result["generation"]) if result["generation"] in store.kept() else None
     stale = generations.stale_credentials(generation, unit.started) if generation else []
+    altered = generations.started_with(result["drift"], unit.started)
     own = {entry.path for entry in generation.files} if generation else set()
     return {
         **known,
-        "action": action(unit, running, result["generation"], stale),
+        "action": action(unit, running, result["generation"], stale + altered),
         "active": unit.active,
         "started": unit.started,
         "status": unit.status,

@@ -260,6 +260,17 @@ def stale_credentials(generation: Generation, started: float) -> list[str]:
     return [str(path) for path in generation.credentials() if path.is_file() and path.stat().st_mtime > started]
 
 
+def started_with(paths: Iterable[str], started: float) -> list[str]:
+    """Return the paths that were changed or removed before ``started`` (Unix time), so that a process has them so."""
+    return [path for path in paths if _changed_at(Path(path)) < started]
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was changed, or the folder that it is gone from; never for what has no folder either."""
+    there = next((one for one in (path, path.parent) if one.exists()), None)
+    return there.stat().st_mtime if there else float("inf")
+
+
 def installed(root: Path | None = None) -> list[str]:
     """Return the names of the instances that have ever been installed on this host and were not removed."""
     return sorted(file.parent.name for file in (root or STATE_ROOT).glob("*/current.json"))
