@@ -633,6 +633,13 @@ def test_listeners_by_address(tmp_path):
     assert len(proc.listeners("0.0.0.0", 0x7530, str(tmp_path))) == 3
 
 
+@pytest.mark.parametrize("host", ["no-such-name.invalid", f"{'a' * 64}.invalid", "a..b"])
+def test_a_name_that_stands_for_no_address_is_an_error_of_the_address(host):
+    assert isinstance(proc.bind_error(host, 1), OSError)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert len(proc.listeners(host, server.getsockname()[1])) == 1
+
+
 def test_a_listener_and_its_holder():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -235,13 +235,21 @@ _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 def addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     """Return the family and address of each address that ``host`` stands for. Raise OSError for an unknown name."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:  # what cannot be a name at all
+        raise OSError(errno.EINVAL, f"{host!r} is no host name: {error}") from error
     return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
 
 
 def listeners(host: str, port: int, proc: str = PROC) -> list[Listener]:
-    """Return the sockets that listen on ``port`` at an address that overlaps with ``host``."""
-    wanted = {address for _, address in addresses(host)}
+    """Return the sockets that listen on ``port`` at an address that overlaps with ``host``.
+
+    Where ``host`` is a name that stands for no address just now, it may be any.
+    """
+    wanted = set(_WILDCARDS)
+    with contextlib.suppress(OSError):
+        wanted = {address for _, address in addresses(host)}
     everywhere = bool(wanted & set(_WILDCARDS))
     found = [entry for table in ("tcp", "tcp6") for entry in _table(f"{proc}/net/{table}", port)]
     return [entry for entry in found if everywhere or entry.address in wanted or entry.address in _WILDCARDS]
