@@ -386,7 +386,8 @@ def test_what_is_read_of_an_instance_is_documented():
 def test_what_is_read_of_a_model_is_documented():
     options = set(Tree(ROOT).options("model")["model_catalog"]["options"])
     read = set(re.findall(r"__model\.([a-z_]+)", (ROOT / "roles/model/tasks/fetch.yml").read_text()))
-    read |= set(re.findall(r"selectattr\('([a-z_]+)'", (ROOT / "roles/model/vars/main.yml").read_text()))
+    for file in ("vars/main.yml", "tasks/main.yml"):
+        read |= set(re.findall(r"selectattr\('([a-z_]+)'", (ROOT / "roles/model" / file).read_text()))
     assert read == options
 
 

@@ -700,11 +700,12 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_known_as_such(mon
 
 
 @pytest.fixture
-def serving_supervisor(tmp_path, monkeypatch):
+def serving_supervisor(request, tmp_path, monkeypatch):
     """Yield a supervisor that serves, its inbox and two processes that it watches: the main one and an orphan."""
     settings = settings_file.from_dict({**GOOD, "runtime_dir": str(tmp_path)})
     inbox = Inbox()
-    engine, orphan = Engine(["sleep", "60"], dict(os.environ)), subprocess.Popen(["sleep", "60"])
+    command = getattr(request, "param", ["sleep", "60"])
+    engine, orphan = Engine(command, dict(os.environ)), subprocess.Popen(["sleep", "60"])
     pids = {"main": engine.pid, "orphan": orphan.pid}
     monkeypatch.setattr(Engine, "tree", lambda *_: {pid: proc.processes()[pid] for pid in pids.values()})
     supervisor = Supervisor(settings, voice.Voice(Record(settings, [], {}), Notifier({}), {}), inbox, engine, None)
@@ -737,6 +738,44 @@ def test_a_kill_just_before_a_stop_is_seen_wherever_the_loop_is(serving_supervis
         supervisor._step()
     assert failure.value.cause == cause
     assert "SIGKILL" in failure.value.event
+
+
+LEADER_EXITS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit(2): of this thread alone
+"""
+
+
+@pytest.mark.parametrize("serving_supervisor", [[sys.executable, "-S", "-c", LEADER_EXITS]], indirect=True)
+def test_what_is_dying_is_waited_for_before_a_stop_counts(serving_supervisor, monkeypatch):
+    supervisor, inbox, pids = serving_supervisor
+    deadline = time.monotonic() + 60
+    while not proc.dying(pids["main"]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not proc.dying(pids["orphan"])
+    for _ in range(2):
+        inbox._signals.append(signal.SIGTERM)
+        inbox.put(Begun("serving"))
+        assert supervisor._step() is False
+        assert supervisor._kill_at is None
+    os.kill(pids["main"], signal.SIGKILL)
+    with pytest.raises(Failure, match="SIGKILL") as failure:
+        supervisor._step()
+    assert failure.value.cause == "engine-ended"
+
+
+@pytest.mark.parametrize("serving_supervisor", [[sys.executable, "-S", "-c", LEADER_EXITS]], indirect=True)
+def test_what_does_not_come_to_die_hinders_no_stop(serving_supervisor, monkeypatch):
+    supervisor, inbox, pids = serving_supervisor
+    monkeypatch.setattr(proc, "dying", lambda pid: pid == pids["main"])
+    monkeypatch.setattr("inference.supervisor.KILL_S", 0.05)
+    inbox._signals.append(signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while supervisor._kill_at is None and time.monotonic() < deadline:
+        inbox.put(Begun("serving"))
+        assert supervisor._step() is False
+    assert supervisor._kill_at is not None
 
 
 # ---- conclusions

@@ -67,6 +67,7 @@ class Supervisor:
         self._liveness = Liveness(settings.failed_probes, settings.probe_timeout_s, time.monotonic())
         self._heard_at = time.monotonic()
         self._kill_at: float | None = None
+        self._dying_since: float | None = None
         self._kills_before = proc.oom_kills() or 0
         self._serving_status = ""
 
@@ -98,6 +99,8 @@ class Supervisor:
         if lost := self._engine.lost_worker([handle for handle, _ in self._poll.poll(0)]):
             return self._worker_lost(lost)
         proc.reap(keep=self._engine.watched)
+        if signals and self._is_dying():
+            return False
         self._take_signals(signals)
         if self._kill_at is not None:
             return self._drain(self._kill_at)
@@ -108,6 +111,13 @@ class Supervisor:
         else:
             self._ping()
         return False
+
+    def _is_dying(self) -> bool:
+        """Whether the end of what died before a stop was asked for is yet to be seen; no longer than it may take."""
+        if self._kill_at is not None or not any(map(proc.dying, self._engine.watched)):
+            return False
+        self._dying_since = self._dying_since or time.monotonic()
+        return time.monotonic() - self._dying_since < KILL_S
 
     def _tick_s(self) -> float:
         most = TICK_S if self._start or self._kill_at else IDLE_TICK_S

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 PROC = "/proc"
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PF_EXITING = 0x4  # linux/sched.h
 
 HELPERS = (
     "multiprocessing.resource_tracker",  # Python's own; restarted when it is needed
@@ -79,6 +80,21 @@ def process(pid: int, proc: str = PROC) -> Process | None:
         return None
     state, parent = fields[0].decode(), int(fields[1])
     return Process(pid, parent, state, int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
+
+
+def dying(pid: int, proc: str = PROC) -> bool:
+    """Tell whether a process has been killed or is exiting while one of its threads still runs.
+
+    Neither waitpid(2) nor a pidfd tells of its end before the last thread is gone, which takes a process with much
+    memory a while (proc(5): state and flags in stat, SigPnd and ShdPnd in status).
+    """
+    try:
+        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        rows = dict(row.split(b":\t") for row in _read(f"{proc}/{pid}/status").splitlines() if row[3:6] == b"Pnd")
+    except OSError:
+        return False
+    pending = int(rows[b"SigPnd"], 16) | int(rows[b"ShdPnd"], 16)
+    return fields[0] == b"Z" or bool(int(fields[6]) & PF_EXITING or pending >> (signal.SIGKILL - 1) & 1)
 
 
 def processes(proc: str = PROC) -> dict[int, Process]:
