@@ -71,11 +71,16 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
+def _stat(pid: int, proc: str) -> list[bytes]:
+    """Return the fields of /proc/pid/stat from the third on (proc(5)), the state. Raise OSError when it is gone."""
+    # The name before them stands in parentheses and may hold spaces and parentheses itself.
+    return _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+
+
 def process(pid: int, proc: str = PROC) -> Process | None:
     """Return the process ``pid``, or None when it is gone (proc(5), /proc/pid/stat)."""
     try:
-        # The name stands in parentheses and may hold spaces and parentheses itself.
-        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        fields = _stat(pid, proc)
     except OSError:
         return None
     state, parent = fields[0].decode(), int(fields[1])
@@ -89,7 +94,7 @@ def dying(pid: int, proc: str = PROC) -> bool:
     memory a while (proc(5): state and flags in stat, SigPnd and ShdPnd in status).
     """
     try:
-        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        fields = _stat(pid, proc)
         rows = dict(row.split(b":\t") for row in _read(f"{proc}/{pid}/status").splitlines() if row[3:6] == b"Pnd")
     except OSError:
         return False
@@ -152,7 +157,7 @@ def io_bytes(pid: int, proc: str = PROC) -> int:
 def exit_signal(pid: int, proc: str = PROC) -> int | None:
     """Return the signal that ended a process whose parent has not collected it yet; None where that can't be known."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        fields = _stat(pid, proc)
         if fields[0] == b"Z":
             return int(fields[49]) & 0x7F or None
     return None
