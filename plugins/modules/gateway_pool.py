@@ -49,6 +49,7 @@ seconds: {description: How long it took., returned: success, type: float}
 """
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,13 @@ def pool(module: AnsibleModule) -> dict[str, Any]:
     """Bring file and router to the wanted pool; in check mode only say what would change."""
     given, file = module.params, Path(module.params["file"])
     present = [{key: value for key, value in entry.items() if value} for entry in given["present"]]
-    if module.check_mode:
-        before = gateway.read_pool(file)
-        wanted = gateway.change(before, present, given["absent"], exact=given["exact"])
-        return result(before, wanted, changed=wanted != before, router="not asked")
     router = gateway.Router(given["router"])
     urls = [entry["url"] for entry in present]
-    with gateway.changing(file):
+    with nullcontext() if module.check_mode else gateway.changing(file):
         before = gateway.read_pool(file)
         wanted = gateway.change(before, present, given["absent"], exact=given["exact"])
+        if module.check_mode:
+            return result(before, wanted, changed=wanted != before, router="not asked")
         if wanted != before or not file.exists():
             gateway.write_pool(file, wanted)
         runs = router.running()
